@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from typing_extensions import override
 from benchmarks.machine import describe
 from haclient import EPOCH, Client
 from haclient.pyspark import audit, export, publish_frame, reconcile, register, sow_as_of
+from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 from haclient_fake_server.testing.processes import BrokerProcess
@@ -293,7 +295,9 @@ def _queries(
     chosen = parquet.select(*AUDITED)
     # The topic has no SOW, and so no keys: a thousand messages are of the same one.
     keyed = parquet.withColumn("sow_key", (sf.col("position") % (rows // 1000)).cast("STRING"))
-    dated = str(scratch / f"dated-{rows}")
+    sealed = shutil.copytree(journal, scratch / f"sealed-{rows}")
+    seal_journal(sealed)
+    dated, numbers = str(scratch / f"dated-{rows}"), count()
     return {
         "constant source": lambda: _touch(constant.load()),
         "journal source": lambda: _touch(files()),
@@ -305,10 +309,12 @@ def _queries(
         "nothing, from Parquet": lambda: chosen.mapInArrow(_only_count, "n BIGINT").collect(),
         "audit, from Parquet": lambda: audit(parquet),
         "audit, from the journal": lambda: audit(files(columns=",".join(("topic", *AUDITED)))),
+        "audit of the directory": lambda: audit(journal),
+        "audit of the directory, sealed": lambda: audit(sealed),
         "all columns, from Parquet": lambda: _touch(parquet),
         "reconcile, from Parquet": lambda: reconcile(parquet, parquet),
         "sow_as_of, from Parquet": lambda: _write_nowhere(sow_as_of(keyed)),
-        "export, from the journal": lambda: export(files(), dated, mode="overwrite"),
+        "export, from the journal": lambda: export(files(), f"{dated}-{next(numbers)}"),
         "plain client": lambda: trio.run(_receive, uri, rows),
         "network source": lambda: _touch(server.load()),
         "network source, 2 parts": lambda: _touch(server.option("minPartitions", "2").load()),

@@ -25,9 +25,10 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from haclient import HAClient
 from haclient.pyspark import (
@@ -36,6 +37,7 @@ from haclient.pyspark import (
     audit,
     publish_stream,
     read_deliveries,
+    read_journal,
     read_publishes,
     register,
     write_report,
@@ -139,35 +141,22 @@ def publish_copies(spark: SparkSession, uri: str, folder: Path) -> None:
 
 def judge(spark: SparkSession, folder: Path) -> Verdict:
     """Audit the journal, and write the report."""
-    source = spark.read.format("amps-journal").option("journalPath", str(folder / "broker"))
-    journal = source.load().persist()
-    publishes = read_publishes(spark, [folder / "gateway"]).persist()
-    deliveries = read_deliveries(spark, [folder / "desk"]).persist()
-    subscriptions = [Subscription(sub_id="copies", topic="copies", complete=True)]
-    result = audit(
-        journal,
-        publishes=publishes,
-        deliveries=deliveries,
-        subscriptions=subscriptions,
-        dense=["gateway"],
-    )
-    add_latency(
-        result,
-        journal,
-        publishes=publishes,
-        deliveries=deliveries,
-        subscriptions=subscriptions,
-    )
+    broker = folder / "broker"
+    logs: dict[str, Any] = {
+        "publishes": read_publishes(spark, [folder / "gateway"]).persist(),
+        "deliveries": read_deliveries(spark, [folder / "desk"]).persist(),
+        "subscriptions": [Subscription(sub_id="copies", topic="copies", complete=True)],
+    }
+    result = audit(broker, dense=["gateway"], **logs)
+    add_latency(result, broker, **logs)
     write_report(result, folder / "audit", title="A stream to Parquet and back")
-    orders, copies = (of_topic(journal, topic) for topic in ("orders", "copies"))
+    orders, copies = (
+        read_journal(spark, broker, columns=["data"], topic=topic).persist()
+        for topic in ("orders", "copies")
+    )
     differing = orders.exceptAll(copies).count() + copies.exceptAll(orders).count()
     violations = {str(kind): count for kind, count in result.counts.items()}
     return Verdict(orders.count(), copies.count(), differing, violations)
-
-
-def of_topic(journal: DataFrame, topic: str) -> DataFrame:
-    """The bodies of one topic."""
-    return journal.where(journal["topic"] == topic).select("data")
 
 
 def start_session() -> SparkSession:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from haclient.pyspark.jobs.audit import Subscription, audit
     from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
     from haclient.pyspark.jobs.fleet import fleet
-    from haclient.pyspark.jobs.history import between, export, read_export, replay, sow_as_of
+    from haclient.pyspark.jobs.history import between, export, replay, sow_as_of
+    from haclient.pyspark.jobs.journals import read_export
     from haclient.pyspark.jobs.latency import add_latency
     from haclient.pyspark.jobs.queue_audit import AuditedQueue, audit_queues
     from haclient.pyspark.jobs.reconcile import reconcile
@@ -57,7 +58,8 @@ _HOMES = {
     "jobs.audit": ("Subscription", "audit"),
     "jobs.audit_logs": ("read_deliveries", "read_publishes"),
     "jobs.fleet": ("fleet",),
-    "jobs.history": ("between", "export", "read_export", "replay", "sow_as_of"),
+    "jobs.history": ("between", "export", "replay", "sow_as_of"),
+    "jobs.journals": ("read_export",),
     "jobs.latency": ("add_latency",),
     "jobs.queue_audit": ("AuditedQueue", "audit_queues"),
     "jobs.reconcile": ("reconcile",),

@@ -11,15 +11,19 @@ has the unsigned one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from haclient.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_Item = TypeVar("_Item")
 
 
 class DataLoss(StoreError):
@@ -167,6 +171,37 @@ def check_columns(name: str, frame: DataFrame, wanted: Sequence[str]) -> None:
         raise UsageError(
             f"{name} has no column {', '.join(missing)}; it has {', '.join(frame.columns)}"
         )
+
+
+def in_tasks(
+    spark: SparkSession,
+    items: Sequence[_Item],
+    read: Callable[[_Item], Iterable[pa.RecordBatch]],
+    ddl: str,
+) -> DataFrame:
+    """What a function yields for each item, in a task of its own on a worker.
+
+    Args:
+        spark: The session.
+        items: What the function is called with.
+        read: The function; it travels to the workers with the items.
+        ddl: The schema of what it yields.
+    """
+    # Of equal plans Apache Spark takes what it has cached of one: what is read may have changed.
+    first = random.getrandbits(48)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from read(items[number - first])
+
+    numbers = spark.range(first, first + len(items), 1, max(1, len(items)))
+    return numbers.mapInArrow(run, ddl)
+
+
+def union_of(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several DataFrames with the same columns."""
+    return reduce(lambda left, right: left.unionByName(right), frames)
 
 
 def only_row(aggregate: DataFrame) -> dict[str, Any]:

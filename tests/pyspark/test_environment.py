@@ -118,6 +118,15 @@ def test_workers_are_forks_of_a_process_that_has_imported_everything(spark: Spar
     assert "support.warm_python" in argv
 
 
+def test_a_session_is_not_registered_where_pyspark_would_import_a_program(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pyspark_job.py").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"pyspark_job.py is imported by PySpark"):
+        register(spark)
+
+
 def test_a_worker_is_asked_for_what_it_has(spark: SparkSession) -> None:
     register(spark, probe_workers=True)
 

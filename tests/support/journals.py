@@ -172,6 +172,8 @@ def rewrite_journal(
     source: Path,
     target: Path,
     change: Callable[[list[tuple[str, Record]]], list[tuple[str, Record]]],
+    *,
+    segment_bytes: int = 64 * 2**20,
 ) -> None:
     """Write the journal that a faulty broker would have: messages lost, repeated, out of order.
 
@@ -180,6 +182,7 @@ def rewrite_journal(
         target: The directory of the new one.
         change: Gets all messages with their topics, and returns what the new journal has; positions
             are given anew.
+        segment_bytes: Size of its segments; all but the last one are sealed.
     """
     topics: dict[int, str] = {}
     messages = [
@@ -187,8 +190,11 @@ def rewrite_journal(
         for record in model_records(source)
         if _take_topic(record, topics) and record.is_data
     ]
-    writer = JournalWriter(target)
-    writer.append(change(messages))
+    writer = JournalWriter(target, segment_bytes=segment_bytes)
+    changed = change(messages)
+    for first in range(0, len(changed), 10):
+        writer.append(changed[first : first + 10])
+    writer.seal()
     writer.close()
 
 

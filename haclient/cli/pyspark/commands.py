@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 import msgspec
@@ -22,13 +22,10 @@ from haclient.cli.pyspark.seal import seal
 from haclient.cli.pyspark.session import (
     check_broker_directory,
     check_request,
-    check_still_whole,
     check_target,
     choose_topics,
-    is_whole,
     master_option,
     parse_moment,
-    read_journal,
     session,
     topic_options,
 )
@@ -36,15 +33,14 @@ from haclient.cli.termination import ExitCode
 from haclient.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row
+    from pyspark.sql import Row
 
+    from haclient.pyspark.jobs.journals import AnyJournal
     from haclient.pyspark.jobs.verdict import Audit
     from haclient_fake_server.config import QueueTopic
 
 _LINES_AT_A_TIME = 1000  # one write for so many
 _SHOWN = 20  # violations that are printed; the report has more
-# For jobs without payloads.
-_HEADER_COLUMNS = "topic,publisher_id,sequence,position,timestamp,command"
 
 journal_argument = click.argument("journal", metavar="JOURNAL")
 limit_option = click.option(
@@ -87,7 +83,7 @@ class _Range:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ExportedRange(_Range):
     directory: str
-    mode: str
+    mode: Literal["errorifexists", "append"]
     partitions: int | None
     as_json: bool
 
@@ -161,7 +157,7 @@ class _Fleet:
 @topic_options
 @click.option(
     "--mode",
-    type=click.Choice(["errorifexists", "append", "overwrite"]),
+    type=click.Choice(["errorifexists", "append"]),
     default="errorifexists",
     show_default=True,
     help="What to do if the directory exists.",
@@ -180,7 +176,7 @@ def export(request: _ExportedRange) -> None:
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
 
-        rows = _chosen(read_journal(spark, request.journal), request)
+        rows = _chosen(request)
         before = history.count_exported(spark, target) if request.mode == "append" else 0
         history.export(rows, target, partitions=request.partitions, mode=request.mode)
         count = history.count_exported(spark, target) - before
@@ -200,9 +196,12 @@ def replay(request: _Replayed) -> None:
     The lines are those that `haclient publish` reads, so that a range can be published again.
     """
     _check_range(request)
-    with session(request.master) as spark:
-        rows = _chosen(read_journal(spark, request.journal), request)
-        ordered = rows.where("command <> 'sow_delete'").orderBy("position")
+    with session(request.master):
+        from haclient.pyspark.jobs.journals import Journal
+
+        ordered = (
+            Journal.of(_chosen(request)).rows.where("command <> 'sow_delete'").orderBy("position")
+        )
         found = ordered.toLocalIterator(prefetchPartitions=True)
         if not request.as_json:
             found = map(_in_one_line, found)
@@ -246,8 +245,9 @@ def sow_as_of(request: _State) -> None:
     check_request(request.journal, topic=request.topic, topic_pattern=request.topic_pattern)
     with session(request.master) as spark:
         from haclient.pyspark.jobs import history
+        from haclient.pyspark.jobs.journals import Journal
 
-        journal = read_journal(spark, request.journal, message_type=request.message_type)
+        journal = Journal.of(request.journal, message_type=request.message_type)
         chosen = choose_topics(journal, request.topic, request.topic_pattern)
         state = history.sow_as_of(chosen, until=request.at, position=request.position)
         if request.output is not None:
@@ -323,21 +323,16 @@ def audit(request: _Audited) -> int:
         from haclient.pyspark.jobs.audit import Subscription
         from haclient.pyspark.jobs.audit import audit as run_audit
         from haclient.pyspark.jobs.audit_logs import read_deliveries, read_publishes
+        from haclient.pyspark.jobs.journals import HEADER_COLUMNS
         from haclient.pyspark.jobs.latency import add_latency
 
-        whole = is_whole(request.journal)
-        if earlier is not None:  # then only the newest segments are read
-            spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-        journal = read_journal(
-            spark, request.journal, columns=_HEADER_COLUMNS, has_pushdown=earlier is not None
-        )
-        rows = _chosen(journal, request)
+        journal = _chosen(request, HEADER_COLUMNS)
         sent, received = request.publisher_logs, request.subscriber_logs
         publishes = read_publishes(spark, sent).persist() if sent else None
         deliveries = read_deliveries(spark, received).persist() if received else None
         subscriptions = [Subscription(sub_id=name, topic=t) for name, t in request.subscriptions]
         result = run_audit(
-            rows,
+            journal,
             publishes=publishes,
             deliveries=deliveries,
             subscriptions=subscriptions,
@@ -345,14 +340,12 @@ def audit(request: _Audited) -> int:
             unlogged_topics=request.unlogged,
             unlogged_pattern=request.unlogged_pattern,
             after=None if earlier is None else spark.read.parquet(f"file://{earlier}"),
-            is_whole=whole,
             limit=request.limit,
         )
-        check_still_whole((request.journal, whole))
         if request.output is not None:
             add_latency(
                 result,
-                rows,
+                journal,
                 publishes=publishes,
                 deliveries=deliveries,
                 subscriptions=subscriptions,
@@ -467,24 +460,20 @@ def reconcile(request: _Reconciled) -> int:
     Exit code 4: they differ. The first differences are printed with their bookmarks.
     """
     check_request(request.left, request.right)
-    with session(request.master) as spark:
+    with session(request.master):
         from haclient.pyspark.jobs.reconcile import ALLOWED_LAG_S
         from haclient.pyspark.jobs.reconcile import reconcile as compare
 
         lag_s = ALLOWED_LAG_S if request.allowed_lag is None else request.allowed_lag
-        columns = _HEADER_COLUMNS if request.no_content else ""
-        left_whole, right_whole = is_whole(request.left), is_whole(request.right)
         result = compare(
-            read_journal(spark, request.left, columns=columns),
-            read_journal(spark, request.right, columns=columns),
+            request.left,
+            request.right,
             names=("left", "right"),
             content=not request.no_content,
             is_live=request.live,
             allowed_lag_s=lag_s,
-            are_whole=(left_whole, right_whole),
             limit=request.limit,
         )
-        check_still_whole((request.left, left_whole), (request.right, right_whole))
         title = f"{request.left} and {request.right}"
         return _report(result, request.output, title, as_json=request.as_json)
 
@@ -504,10 +493,7 @@ def fleet(request: _Fleet) -> int:
     with session(request.master) as spark:
         from haclient.pyspark.jobs.fleet import fleet as report
 
-        path = request.journal
-        journal = None if path is None else read_journal(spark, path, columns=_HEADER_COLUMNS)
-        whole = None if path is None else is_whole(path)
-        rows = report(spark, request.files, journal=journal, is_whole=whole)
+        rows = report(spark, request.files, journal=request.journal)
         worst = ExitCode.OK
         for row in rows.orderBy("path", "sub_id").collect():
             values = _known(row)
@@ -551,11 +537,16 @@ def _check_new(target: str, advice: str) -> None:
         raise UsageError(f"{target}: it exists; {advice}")
 
 
-def _chosen(journal: DataFrame, request: _Range) -> DataFrame:
+def _chosen(request: _Range, columns: Sequence[str] = ()) -> AnyJournal:
+    """The journal, or the rows of it that a command is about."""
     from haclient.pyspark.jobs.history import between
+    from haclient.pyspark.jobs.journals import Journal
 
-    rows = choose_topics(journal, request.topic, request.topic_pattern)
-    return between(rows, since=request.since, until=request.until)
+    if not any((request.topic, request.topic_pattern, request.since, request.until)):
+        return request.journal
+    journal = Journal.of(request.journal, columns)
+    chosen = choose_topics(journal, request.topic, request.topic_pattern)
+    return chosen.chosen(between(chosen.rows, since=request.since, until=request.until))
 
 
 def _print_messages(rows: Iterator[Row], *, as_json: bool) -> None:

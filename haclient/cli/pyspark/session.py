@@ -18,7 +18,9 @@ from haclient.pyspark.environment import check_installation, check_packages
 from haclient.pyspark.options import parse_timestamp
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
+
+    from haclient.pyspark.jobs.journals import Journal
 
 master_option = click.option(
     "--master",
@@ -79,9 +81,10 @@ def check_request(
     """
     check_packages()
     _check_topics(topic, topic_pattern)
+    from haclient.pyspark.journal.log import is_broker_directory
+
     for path in journals:
-        if "://" not in path:
-            _is_broker(path)
+        is_broker_directory(path)
     for path in logs:
         if not Path(path).is_dir():
             raise UsageError(f"{path}: there is no such directory")
@@ -97,100 +100,15 @@ def check_broker_directory(path: str) -> None:
         UsageError: The extra is missing, or it is an export, an address, or no journal.
     """
     check_packages()
-    if "://" in path or not _is_broker(path):
+    from haclient.pyspark.journal.log import is_broker_directory
+
+    if not is_broker_directory(path):
         raise UsageError(f"{path}: an export has no removals: give the directory of a broker")
 
 
 def _check_topics(topic: str | None, pattern: str | None) -> None:
     if topic is not None and pattern is not None:
         raise UsageError("give --topic or --topic-pattern, not both")
-
-
-def _is_broker(path: str) -> bool:
-    """Whether a directory of this machine is that of a broker, and not an export."""
-    folder = Path(path)
-    if not folder.is_dir():
-        raise UsageError(f"{path}: there is no such directory")
-    names = [each.name for each in folder.iterdir()]
-    if any(name.startswith("journal.") for name in names):
-        return True
-    if any(name.startswith("date=") for name in names):
-        return False
-    raise UsageError(
-        f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
-    )
-
-
-def read_journal(
-    spark: SparkSession,
-    path: str,
-    *,
-    columns: str = "",
-    message_type: str | None = None,
-    has_pushdown: bool = False,
-) -> DataFrame:
-    """The rows of a broker's directory, or of an export.
-
-    Args:
-        spark: The session.
-        path: A directory on this machine, or an address such as `s3a://bucket/export`.
-        columns: Names of the columns that are read from a broker's directory; all by default.
-        message_type: The message type of the topics that are read; all by default.
-        has_pushdown: Whether conditions on positions make it read less of a broker's directory; the
-            session has to allow it.
-
-    Raises:
-        UsageError: There is no such directory, or it is neither, or an export has to tell message
-            types.
-    """
-    from haclient.pyspark.jobs.history import read_export
-
-    if "://" in path or not _is_broker(path):
-        if message_type is not None:
-            raise UsageError(
-                f"{path}: an export does not tell message types: give the directory of a broker, "
-                "or leave out --message-type"
-            )
-        return read_export(spark, path)
-    chosen = {"columns": columns} if columns else {}
-    if message_type is not None:
-        chosen["messageType"] = message_type
-    source = spark.read.format("amps-journal").option("journalPath", path)
-    return source.options(**chosen, filterPushdown=has_pushdown).load()
-
-
-def is_whole(path: str) -> bool | None:
-    """Whether the directory of a broker still has the beginning of its log.
-
-    Args:
-        path: What `read_journal` reads.
-
-    Returns:
-        `None` for an export, of which only the rows are known.
-    """
-    from haclient.pyspark.journal.log import JournalLog
-
-    if "://" in path or not _is_broker(path):
-        return None
-    log = JournalLog(Path(path), sealed=True)
-    log.refresh()
-    return log.first_position == 1
-
-
-def check_still_whole(*journals: tuple[str, bool | None]) -> None:
-    """Check that no journal has lost its beginning while it was read, in several passes.
-
-    Args:
-        journals: Each path with what `is_whole` has said of it before.
-
-    Raises:
-        DataLoss: One has.
-    """
-    from haclient.pyspark.rows import DataLoss
-
-    for path, was_whole in journals:
-        if was_whole and not is_whole(path):
-            raise DataLoss(f"{path}: its oldest segments were removed while it was read: run again")
 
 
 def check_target(journal: str, target: str) -> None:
@@ -218,12 +136,13 @@ def _resolved(path: str) -> PurePath:
     return PurePosixPath(path) if "://" in path else Path(path).resolve()
 
 
-def choose_topics(journal: DataFrame, topic: str | None, pattern: str | None) -> DataFrame:
+def choose_topics(journal: Journal, topic: str | None, pattern: str | None) -> Journal:
     """The rows of one topic, or of topics that match a regular expression."""
     _check_topics(topic, pattern)
+    rows = journal.rows
     if topic is not None:
-        return journal.where(journal["topic"] == topic)
-    return journal if pattern is None else journal.where(journal["topic"].rlike(pattern))
+        return journal.chosen(rows.where(rows["topic"] == topic))
+    return journal if pattern is None else journal.chosen(rows.where(rows["topic"].rlike(pattern)))
 
 
 def topic_options(function: Callable[..., object]) -> Callable[..., object]:

@@ -2,35 +2,14 @@
 
 The journal is what a server has logged. The audit logs of publishers and subscribers say what these
 saw: which publishes were acknowledged, which messages were received and discarded. `audit` compares
-the three and names each violation with its bookmark.
-
-What is a violation, and what is not:
-
-* The journal holds each sequence of a publisher once, and they rise: else a *duplicate* or an
-  *order break*.
-* A sequence that is missing in the journal is no loss by itself: sequences only have to rise. It is
-  a *hole* for publishers that are said to number without gaps (`dense`).
-* A publish that the server has acknowledged and that is not in the journal is *lost*. One that was
-  not acknowledged is in flight, in the journal or not.
-* A message that lies between two received ones of its publisher, belongs to the subscription and
-  was not received, is *undelivered*. After the last received one it is backlog, unless the
-  subscription is said to be `complete`.
-* A message that is received again after it was discarded is *received twice*. Received again before
-  that, it is a redelivery, which at-least-once delivery makes after a restart.
-* A message that was received and is not in the journal is *not logged*: the journal has lost it, or
-  belongs to another server with another content.
-* Publishes to a topic that the server does not log are acknowledged, and never in the journal. The
-  caller says which topics these are, or they are lost.
-* A delete (`sow_delete`) is one record for each topic in which it deleted something, all under one
-  bookmark, and none if it deleted nothing. So a delete is a duplicate only within a topic, it is
-  never lost, and it is no hole where an audit log has it. Bookmark subscriptions do not receive it.
+the three and names each violation with its bookmark. What is a violation, and what is not, is in
+`docs/pyspark_jobs.md`.
 
 Of a journal whose oldest segments were removed, a publish can be judged if its sequence is not
 below those that the journal has of its publisher, or if it was published after the oldest message
-that the journal has. The others are counted as not compared.
-
-What was asked for and could not be compared at all is in `Audit.not_verified`: such an audit is not
-good, although it has found no violation.
+that the journal has. The others are counted as not compared. What was asked for and could not be
+compared at all is in `Audit.not_verified`: such an audit is not good, although it has found no
+violation.
 
 Take the journal after the audit logs: what was acknowledged or received in between would seem lost.
 """
@@ -39,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
@@ -47,6 +26,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs import kernels
+from haclient.pyspark.jobs.journals import HEADER_COLUMNS, AnyJournal, Journal
 from haclient.pyspark.jobs.order import audit_holes, audit_order, journal_facts, read_earlier
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import check_columns
@@ -56,21 +36,16 @@ PUBLISHES: Final = ("publisher_id", "sequence", "topic", "published_at", "acked_
 
 The column `is_delete` may say which of them are deletes."""
 
-_NAMED: Final = 10  # subscriptions that a line names
+DELIVERIES: Final = (
+    *("client", "sub_id", "publisher_id", "sequence", "received_at", "discarded_at", "ordinal"),
+)
+"""Columns of the audit logs of subscribers; `ordinal` rises in the order of receipt."""
 
 CLOCK_SKEW_S: Final = 1.0
 """How far the clock of a publisher is expected to be ahead of the server's."""
 
-DELIVERIES: Final = (
-    "client",
-    "sub_id",
-    "publisher_id",
-    "sequence",
-    "received_at",
-    "discarded_at",
-    "ordinal",
-)
-"""Columns of the audit logs of subscribers; `ordinal` rises in the order of receipt."""
+_NAMED: Final = 10  # subscriptions that a line names
+_BOOKMARK: Final = ("publisher_id", "sequence")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,39 +73,24 @@ class Subscription:
 
     def expected_in(self, journal: DataFrame) -> DataFrame:
         """The rows of a journal that belong to this subscription: without deletes."""
-        if "command" in journal.columns:
-            journal = journal.where("command <> 'sow_delete'")
+        journal = _without_deletes(journal)
         if self.topic is not None:
             journal = journal.where(sf.col("topic") == self.topic)
         if self.topic_pattern is not None:
             journal = journal.where(sf.col("topic").rlike(self.topic_pattern))
         return journal if self.condition is None else journal.where(sf.expr(self.condition))
 
-
-class _Unlogged(NamedTuple):
-    """The topics that the server does not log.
-
-    Attributes:
-        topics: Their names.
-        pattern: A regular expression that further ones match anywhere.
-    """
-
-    topics: tuple[str, ...]
-    pattern: str | None
-
-    def __bool__(self) -> bool:
-        return bool(self.topics or self.pattern)
-
-    def is_topic(self) -> Column:
-        """Whether the column `topic` is one of them."""
-        is_one = sf.col("topic").isin(*self.topics) if self.topics else sf.lit(False)
-        if self.pattern is not None:
-            is_one |= sf.col("topic").rlike(self.pattern)
-        return sf.coalesce(is_one, sf.lit(False))  # a topic that is not known is no such topic
+    def received_in(self, deliveries: DataFrame) -> DataFrame:
+        """When each client has received each message first, from the audit logs."""
+        rows = deliveries.where(sf.col("sub_id") == self.sub_id)
+        if self.client is not None:
+            rows = rows.where(sf.col("client") == self.client)
+        first = sf.min("received_at").alias("timestamp")
+        return rows.groupBy("client", *_BOOKMARK).agg(first)
 
 
 def audit(  # noqa: PLR0913  # each is a fact of its own
-    journal: DataFrame,
+    journal: AnyJournal,
     *,
     publishes: DataFrame | None = None,
     deliveries: DataFrame | None = None,
@@ -140,13 +100,14 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
     unlogged_pattern: str | None = None,
     clock_skew_s: float = CLOCK_SKEW_S,
     after: DataFrame | None = None,
-    is_whole: bool | None = None,
     limit: int = 1000,
 ) -> Audit:
     """Compare a journal with itself and with the audit logs of publishers and subscribers.
 
     Args:
-        journal: The rows of one instance's journal, from its files or from an export.
+        journal: The directory of one instance, whose order is judged where its files are read; or
+            the rows of its journal, from its files or from an export. A directory is known to have
+            the beginning of its log; of rows, the first one then has the position 1.
         publishes: The audit logs of publishers; columns `PUBLISHES`.
         deliveries: The audit logs of subscribers; columns `DELIVERIES`.
         subscriptions: What should have been delivered; nothing is undelivered without it.
@@ -158,59 +119,59 @@ def audit(  # noqa: PLR0913  # each is a fact of its own
             with what was before it.
         after: The table `publishers` of an earlier audit of the same journal: only what was logged
             since is audited, without audit logs, and the new table continues the old one.
-        is_whole: Whether the journal has its beginning, so that what it lacks was never logged. By
-            default, whether its first row has the position 1, which a refused publish may have.
         limit: How many violations of each kind are named; all are counted.
 
     Raises:
-        UsageError: A DataFrame lacks a column, a subscription is described twice, unlogged topics
-            are given without publishes, the journal does not have the message with which the
-            earlier audit ended, or that comes with audit logs.
+        UsageError: A DataFrame lacks a column, arguments do not fit together, or the journal does
+            not have the message with which the earlier audit ended.
+        DataLoss: The oldest segments of the directory were removed while it was read.
     """
-    unlogged = _Unlogged(tuple(unlogged_topics), unlogged_pattern)
-    if unlogged and publishes is None:
-        raise UsageError("unlogged topics are given, but no publishes: no audit log of a publisher")
-    _check_frames(journal, publishes, deliveries, has_subscriptions=bool(subscriptions))
-    _check_subscriptions(subscriptions, deliveries)
-    if after is not None and (publishes is not None or deliveries is not None):
-        raise UsageError("after: what was logged since an audit is compared with no audit logs")
-    earlier = None if after is None else read_earlier(journal, after)
+    is_unlogged = _is_unlogged(tuple(unlogged_topics), unlogged_pattern)
+    _check_request(publishes, deliveries, subscriptions, after, is_unlogged)
+    has_conditions = any(each.condition for each in subscriptions)
     result = Audit()
-    audit_order(result, journal, earlier, is_whole=is_whole, limit=limit)
-    recorded = None if publishes is None else _with_recorded(publishes, unlogged)
-    audit_holes(result, journal, recorded, dense, earlier, limit)
-    if publishes is not None and recorded is not None:
-        _check_unlogged(result, journal, unlogged)
-        logged = journal
-        if "is_delete" in publishes.columns and "command" in journal.columns:
-            logged = journal.where("command <> 'sow_delete'")
-        _audit_publishes(result, journal, logged, recorded, clock_skew_s, limit)
-    if deliveries is not None:
-        _audit_subscribers(result, journal, deliveries, subscriptions, limit)
+    with result.naming_damage():
+        opened = Journal.of(journal, () if has_conditions else HEADER_COLUMNS)
+        needed = ["command"] if subscriptions else []  # to leave out deletes
+        opened.check_columns("journal", "topic", *kernels.ORDER_COLUMNS, *needed)
+        earlier = None if after is None else read_earlier(opened, after)
+        audit_order(result, opened, earlier, limit)
+        recorded = None if publishes is None else _with_recorded(publishes, is_unlogged)
+        audit_holes(result, opened, recorded, dense, earlier, limit)
+        if publishes is not None and recorded is not None:
+            if is_unlogged is not None:
+                _check_unlogged(result, opened.rows.where(is_unlogged))
+            logged = _without_deletes(opened.rows) if "is_delete" in publishes.columns else None
+            _audit_publishes(result, opened, logged, recorded, clock_skew_s, limit)
+        if deliveries is not None:
+            _audit_receipts(result, deliveries, limit)
+            for each in _seen(result, deliveries, subscriptions):
+                _audit_deliveries(result, opened.rows, deliveries, each, limit)
+        opened.check_unchanged()
     return result
 
 
-def _check_frames(
-    journal: DataFrame,
+def _without_deletes(journal: DataFrame) -> DataFrame:
+    return journal.where("command <> 'sow_delete'") if "command" in journal.columns else journal
+
+
+def _check_request(
     publishes: DataFrame | None,
     deliveries: DataFrame | None,
-    *,
-    has_subscriptions: bool,
+    subscriptions: Sequence[Subscription],
+    after: DataFrame | None,
+    is_unlogged: Column | None,
 ) -> None:
-    check_columns("journal", journal, ("topic", "publisher_id", "sequence", "position"))
-    if has_subscriptions:
-        check_columns("journal", journal, ("command",))  # to leave out deletes
     if publishes is not None:
         check_columns("publishes", publishes, PUBLISHES)
+    elif is_unlogged is not None:
+        raise UsageError("unlogged topics are given, but no publishes: no audit log of a publisher")
     if deliveries is not None:
         check_columns("deliveries", deliveries, DELIVERIES)
-
-
-def _check_subscriptions(
-    subscriptions: Sequence[Subscription], deliveries: DataFrame | None
-) -> None:
-    if subscriptions and deliveries is None:
+    elif subscriptions:
         raise UsageError("subscriptions are given, but no deliveries: no audit log of a subscriber")
+    if after is not None and (publishes is not None or deliveries is not None):
+        raise UsageError("after: what was logged since an audit is compared with no audit logs")
     names = [(each.client, each.sub_id) for each in subscriptions]
     for name in names:
         if names.count(name) > 1:
@@ -220,18 +181,27 @@ def _check_subscriptions(
 # --- publishers -------------------------------------------------------------------------------
 
 
-def _with_recorded(publishes: DataFrame, unlogged: _Unlogged) -> DataFrame:
+def _is_unlogged(topics: Sequence[str], pattern: str | None) -> Column | None:
+    """Whether the column `topic` is one that the server does not log; `None` if it logs all."""
+    if not topics and pattern is None:
+        return None
+    is_one = sf.col("topic").isin(*topics) if topics else sf.lit(False)
+    if pattern is not None:
+        is_one |= sf.col("topic").rlike(pattern)
+    return sf.coalesce(is_one, sf.lit(False))  # a topic that is not known is no such topic
+
+
+def _with_recorded(publishes: DataFrame, is_unlogged: Column | None) -> DataFrame:
     """Publishes with `is_delete` and `is_unlogged`: what the journal need not have of them."""
     knows_deletes = "is_delete" in publishes.columns
     is_delete = sf.coalesce(sf.col("is_delete"), sf.lit(False)) if knows_deletes else sf.lit(False)
-    return publishes.withColumns({"is_delete": is_delete, "is_unlogged": unlogged.is_topic()})
+    unlogged = sf.lit(False) if is_unlogged is None else is_unlogged
+    return publishes.withColumns({"is_delete": is_delete, "is_unlogged": unlogged})
 
 
-def _check_unlogged(result: Audit, journal: DataFrame, unlogged: _Unlogged) -> None:
+def _check_unlogged(result: Audit, found: DataFrame) -> None:
     """Note topics that are said not to be logged, and are: their losses would not be seen."""
-    if not unlogged:
-        return
-    topics = journal.where(unlogged.is_topic()).select("topic").distinct().limit(_NAMED).collect()
+    topics = found.select("topic").distinct().limit(_NAMED).collect()
     result.not_verified += [
         f"the topic {topic!r} is said not to be logged, but the journal has messages of it: losses "
         "there were not looked for"
@@ -241,30 +211,26 @@ def _check_unlogged(result: Audit, journal: DataFrame, unlogged: _Unlogged) -> N
 
 def _audit_publishes(
     result: Audit,
-    journal: DataFrame,
-    logged: DataFrame,
+    journal: Journal,
+    logged: DataFrame | None,
     publishes: DataFrame,
     clock_skew_s: float,
     limit: int,
 ) -> None:
-    """Name acknowledged publishes that are not among the `logged` rows of the journal."""
+    """Name acknowledged publishes that are not among the `logged` rows; by default, all rows."""
     judged = _with_comparable(result, journal, publishes, clock_skew_s)
     is_acked = sf.col("acked_at").isNotNull()
-    totals = (
-        judged.groupBy("publisher_id")
-        .agg(
-            sf.count("*").alias("published"),
-            sf.count("acked_at").alias("acknowledged"),
-            sf.count_if("is_delete").alias("deletes"),
-            sf.count_if(is_acked & sf.col("is_unlogged")).alias("unlogged"),
-            sf.count_if(is_acked & sf.expr("NOT is_comparable AND NOT is_unlogged")).alias(
-                "not_compared"
-            ),
-        )
-        .toArrow()
-    )
-    names = ("published", "acknowledged", "deletes", "unlogged", "not_compared")
-    counts: dict[str, int] = {name: pc.sum(totals[name]).as_py() or 0 for name in names}
+    is_left_out = sf.expr("NOT is_comparable AND NOT is_unlogged")
+    counted = {
+        "published": sf.count("*"),
+        "acknowledged": sf.count("acked_at"),
+        "deletes": sf.count_if("is_delete"),
+        "unlogged": sf.count_if(is_acked & sf.col("is_unlogged")),
+        "not_compared": sf.count_if(is_acked & is_left_out),
+    }
+    columns = [count.alias(name) for name, count in counted.items()]
+    totals = judged.groupBy("publisher_id").agg(*columns).toArrow()
+    counts: dict[str, int] = {name: pc.sum(totals[name]).as_py() or 0 for name in counted}
     result.facts |= counts
     result.facts["in_flight"] = counts["published"] - counts["acknowledged"]
     result.counts[FindingKind.LOST] = 0
@@ -286,12 +252,15 @@ def _audit_publishes(
         is_acked & sf.expr("is_comparable AND NOT is_delete AND NOT is_unlogged")
     )
     # The journal has messages of publishers without an audit log; these are not compared.
-    audited = journal.sparkSession.createDataFrame(totals.select(["publisher_id"]))
-    logged = logged.select("publisher_id", "sequence")
-    logged = logged.join(sf.broadcast(audited), "publisher_id", "left_semi")
+    audited = journal.spark.createDataFrame(totals.select(["publisher_id"]))
+    logged = (
+        (journal.rows if logged is None else logged)
+        .select(*_BOOKMARK)
+        .join(sf.broadcast(audited), "publisher_id", "left_semi")
+    )
     differ = kernels.differences(comparable, logged)
     if differ is not None:
-        _add_lost(result, journal, differ.only_left, limit)
+        _add_lost(result, journal.rows, differ.only_left, limit)
 
 
 def _add_lost(result: Audit, journal: DataFrame, lost: DataFrame, limit: int) -> None:
@@ -304,43 +273,32 @@ def _add_lost(result: Audit, journal: DataFrame, lost: DataFrame, limit: int) ->
             "(unlogged_topics, --unlogged)"
         ),
     ).otherwise("")
-    result.add(
-        FindingKind.LOST,
-        lost.join(topics, "topic", "left").withColumn("timestamp", sf.col("published_at")),
-        sf.concat(sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal"), advice),
-        limit=limit,
+    rows = lost.join(topics, "topic", "left").withColumn("timestamp", sf.col("published_at"))
+    detail = sf.concat(
+        sf.lit("acknowledged at "), "acked_at", sf.lit(", not in the journal"), advice
     )
+    result.add(FindingKind.LOST, rows, detail, limit=limit)
 
 
 def _with_comparable(
-    result: Audit, journal: DataFrame, publishes: DataFrame, clock_skew_s: float
+    result: Audit, journal: Journal, publishes: DataFrame, clock_skew_s: float
 ) -> DataFrame:
     """Publishes with `is_comparable`: whether the journal has not removed them.
 
     What is published is logged later: so what was published after the oldest message that is left
     was not removed, nor was anything that follows a message that is left of the same publisher.
     """
-    if not _is_truncated(result):
+    if result.facts["is_whole"]:
         return publishes.withColumn("is_comparable", sf.lit(True))
-    check_columns("journal", journal, ("timestamp",))
-    oldest = (
-        journal.where(sf.col("position") == result.facts["first_position"])
-        .select(sf.unix_micros("timestamp").alias("at"))
-        .head()
-    )
+    journal.check_columns("journal", "timestamp")
+    first = result.facts["first_position"] or 0
+    oldest = journal.rows_from(first, first).select(sf.unix_micros("timestamp").alias("at")).head()
     since_us = (0 if oldest is None else oldest["at"]) + round(clock_skew_s * 1e6)
     edges = result.tables["publishers"].select("publisher_id", "first_sequence")
     is_later = sf.coalesce(sf.expr("sequence >= first_sequence"), sf.lit(False))
-    return (
-        publishes.join(sf.broadcast(edges), "publisher_id", "left")
-        .withColumn("is_comparable", is_later | (sf.unix_micros("published_at") > since_us))
-        .drop("first_sequence")
-    )
-
-
-def _is_truncated(result: Audit) -> bool:
-    """Whether the journal does not have its beginning: its oldest segments may be removed."""
-    return not result.facts["is_whole"]
+    is_comparable = is_later | (sf.unix_micros("published_at") > since_us)
+    joined = publishes.join(sf.broadcast(edges), "publisher_id", "left")
+    return joined.withColumn("is_comparable", is_comparable).drop("first_sequence")
 
 
 # --- subscribers ------------------------------------------------------------------------------
@@ -372,42 +330,25 @@ def _seen(
     return found
 
 
-def _audit_subscribers(
-    result: Audit,
-    journal: DataFrame,
-    deliveries: DataFrame,
-    subscriptions: Sequence[Subscription],
-    limit: int,
-) -> None:
-    _audit_receipts(result, deliveries, limit)
-    for subscription in _seen(result, deliveries, subscriptions):
-        _audit_deliveries(result, journal, deliveries, subscription, limit)
-
-
 def _audit_receipts(result: Audit, deliveries: DataFrame, limit: int) -> None:
     """Judge order and repetition of what was received, without the journal."""
     # The order of receipt is to a publisher of a subscription what the position is in a journal.
-    names = ("client", "sub_id", "publisher_id")
-    received = deliveries.withColumn("receiver", sf.xxhash64(*names))
+    receiver = sf.xxhash64("client", "sub_id", "publisher_id")
+    received = deliveries.withColumn("receiver", receiver)
     rows = received.select(
         sf.col("receiver").alias("publisher_id"), "sequence", sf.col("ordinal").alias("position")
     )
-    receivers = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
+    receivers = kernels.publishers_of(kernels.runs_of(rows))
     counted = (FindingKind.RECEIVED_TWICE, FindingKind.RECEIVED_OUT_OF_ORDER)
     result.counts |= dict.fromkeys(counted, 0)
     facts = journal_facts(receivers)
     result.facts |= {"received": facts["messages"], "redelivered": 0}
-    if not facts["suspect_runs"]:
-        return
-    intervals = deliveries.sparkSession.createDataFrame(kernels.suspect_intervals(receivers))
-    late = kernels.rows_not_rising(rows, intervals).select(
-        sf.col("publisher_id").alias("receiver"),
-        "sequence",
-        "highest_before",
-        sf.col("position").alias("ordinal"),
-    )
-    counts = result.add_each(_classify_receipts(received, late.persist()), limit)
-    result.facts["redelivered"] = counts.get("", 0)
+    if facts["suspect_runs"]:
+        late = kernels.late_rows(rows, receivers).toDF(
+            "receiver", "sequence", "ordinal", "highest_before"
+        )
+        counts = result.add_each(_classify_receipts(received, late.persist()), limit)
+        result.facts["redelivered"] = counts.get("", 0)
 
 
 def _classify_receipts(received: DataFrame, late: DataFrame) -> DataFrame:
@@ -416,30 +357,26 @@ def _classify_receipts(received: DataFrame, late: DataFrame) -> DataFrame:
     before = Window.partitionBy(*keys).orderBy("ordinal").rowsBetween(Window.unboundedPreceding, -1)
     receipts = (
         received.join(sf.broadcast(late.select(*keys).distinct()), list(keys), "left_semi")
-        .withColumn("first_received", sf.min("received_at").over(before))
-        .withColumn("discarded_before", sf.min("discarded_at").over(before))
+        .withColumns(
+            {
+                "first_received": sf.min("received_at").over(before),
+                "discarded_before": sf.min("discarded_at").over(before),
+                "timestamp": sf.col("received_at"),
+            }
+        )
         .join(late, [*keys, "ordinal"])
-        .withColumn("timestamp", sf.col("received_at"))
     )
     is_again = sf.col("first_received").isNotNull()
-    twice = (
-        sf.lit("received first at "),
-        "first_received",
-        sf.lit(", discarded at "),
-        "discarded_before",
+    # Received again and not discarded before, it is a redelivery: no violation.
+    is_twice = sf.col("discarded_before") <= sf.col("received_at")
+    kind = sf.when(~is_again, sf.lit(FindingKind.RECEIVED_OUT_OF_ORDER)).when(
+        is_twice, sf.lit(FindingKind.RECEIVED_TWICE)
     )
+    texts = sf.lit("received first at "), sf.lit(", discarded at ")
+    twice = sf.concat(texts[0], "first_received", texts[1], "discarded_before")
     after = sf.concat(sf.lit("received after sequence "), "highest_before")
-    return receipts.select(
-        *received.columns,
-        "timestamp",
-        # Received again and not discarded before, it is a redelivery: no violation.
-        sf.when(~is_again, sf.lit(FindingKind.RECEIVED_OUT_OF_ORDER))
-        .when(
-            sf.col("discarded_before") <= sf.col("received_at"), sf.lit(FindingKind.RECEIVED_TWICE)
-        )
-        .alias("kind"),
-        sf.when(is_again, sf.concat(*twice)).otherwise(after).alias("detail"),
-    )
+    detail = sf.when(is_again, twice).otherwise(after).alias("detail")
+    return receipts.select(*received.columns, "timestamp", kind.alias("kind"), detail)
 
 
 def _audit_deliveries(
@@ -450,40 +387,27 @@ def _audit_deliveries(
     limit: int,
 ) -> None:
     """Compare what one subscription received with what the journal has for it."""
-    received = deliveries.where(sf.col("sub_id") == subscription.sub_id)
-    if subscription.client is not None:
-        received = received.where(sf.col("client") == subscription.client)
-    received = received.select("client", "publisher_id", "sequence", "received_at")
-    distinct = (
-        received.groupBy("client", "publisher_id", "sequence")
-        .agg(sf.min("received_at").alias("timestamp"))
-        .persist()
-    )
-    expected = _expected(result, journal, distinct, subscription)
+    received = subscription.received_in(deliveries).persist()
+    expected = _expected(result, journal, received, subscription)
+    if not result.facts["is_whole"]:
+        # What the journal would still have, by sequence: a replay makes times of receipt late.
+        edges = result.tables["publishers"].select("publisher_id", "first_sequence")
+        joined = received.join(sf.broadcast(edges), "publisher_id")
+        received = joined.where("sequence >= first_sequence").drop("first_sequence")
     result.counts.setdefault(FindingKind.NOT_LOGGED, 0)
     if not subscription.conflated:
         result.counts.setdefault(FindingKind.UNDELIVERED, 0)
-    differ = kernels.differences(expected, _not_removed(result, distinct), "client")
+    differ = kernels.differences(expected, received, "client")
     if differ is None:
         return
     sub_id = sf.lit(subscription.sub_id)
-    logged = journal.select("publisher_id", "sequence")
-    unknown = differ.only_right.join(logged, ["publisher_id", "sequence"], "left_anti")
+    unknown = differ.only_right.join(journal.select(*_BOOKMARK), [*_BOOKMARK], "left_anti")
     detail = sf.lit("received, not in the journal")
     result.add(FindingKind.NOT_LOGGED, unknown.withColumn("sub_id", sub_id), detail, limit=limit)
     if not subscription.conflated:
         missing = differ.only_left.withColumn("sub_id", sub_id)
         detail = sf.lit("logged for this subscription, not received")
         result.add(FindingKind.UNDELIVERED, missing, detail, limit=limit)
-
-
-def _not_removed(result: Audit, received: DataFrame) -> DataFrame:
-    """What the journal would still have, by sequence: a replay makes times of receipt late."""
-    if not _is_truncated(result):
-        return received
-    edges = sf.broadcast(result.tables["publishers"].select("publisher_id", "first_sequence"))
-    joined = received.join(edges, "publisher_id").where("sequence >= first_sequence")
-    return joined.drop("first_sequence")
 
 
 def _expected(
@@ -495,22 +419,16 @@ def _expected(
     )
     edges = journal.sparkSession.createDataFrame(ends.toArrow())  # it is needed several times
     rows = subscription.expected_in(journal)
-    columns = [
-        name
-        for name in ("topic", "publisher_id", "sequence", "position", "timestamp")
-        if name in journal.columns
-    ]
+    names = ("topic", *_BOOKMARK, "position", "timestamp")
+    columns = ["client", *(name for name in names if name in journal.columns)]
     if not subscription.complete:
         chosen = rows.join(sf.broadcast(edges), "publisher_id")
-        return chosen.where("sequence BETWEEN lowest AND highest").select("client", *columns)
+        return chosen.where("sequence BETWEEN lowest AND highest").select(*columns)
     # From the first message that a client has received, whoever published it.
-    first = sf.broadcast(edges.select("client", "publisher_id", sf.col("lowest").alias("sequence")))
-    begins = (
-        journal.select("publisher_id", "sequence", "position")
-        .join(first, ["publisher_id", "sequence"])
-        .select("client", "position")
-    )
-    if _is_truncated(result):
+    first = edges.select("client", "publisher_id", sf.col("lowest").alias("sequence"))
+    known = journal.select(*_BOOKMARK, "position").join(sf.broadcast(first), [*_BOOKMARK])
+    begins = known.select("client", "position")
+    if not result.facts["is_whole"]:
         # A client whose first message was removed must have received all that is left.
         kept = result.tables["publishers"].select("publisher_id", "first_sequence")
         is_removed = sf.coalesce(sf.expr("lowest < first_sequence"), sf.lit(True))
@@ -518,6 +436,5 @@ def _expected(
         position = sf.lit(result.facts["first_position"]).alias("position")
         begins = begins.unionByName(removed.select("client", position))
     clients = begins.groupBy("client").agg(sf.min("position").alias("from_position"))
-    return rows.join(sf.broadcast(clients), sf.col("position") >= sf.col("from_position")).select(
-        "client", *columns
-    )
+    is_due = sf.col("position") >= sf.col("from_position")
+    return rows.join(sf.broadcast(clients), is_due).select(*columns)

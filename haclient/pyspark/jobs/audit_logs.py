@@ -15,8 +15,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from haclient.errors import UsageError
-from haclient.pyspark.rows import arrow_schema_of, signed
-from haclient_stores.audit_log import AuditLogReader, DeliveryRecord, PublishRecord
+from haclient.pyspark.rows import arrow_schema_of, in_tasks, signed
+from haclient_stores.audit_log import AuditLogReader
 
 PUBLISHES_DDL: Final = (
     "client STRING, publisher_id BIGINT, sequence BIGINT, topic STRING, published_at TIMESTAMP, "
@@ -49,7 +49,9 @@ def read_publishes(spark: SparkSession, paths: Iterable[str | Path]) -> DataFram
     """
 
     def rows(_: int, path: str) -> _Rows:
-        return map(_publish_row, AuditLogReader(path).publishes())
+        for each in AuditLogReader(path).publishes():
+            names = each.client, signed(each.publisher_id), each.sequence, each.topic
+            yield *names, each.published_us, each.acked_us, each.refused_us, each.is_delete
 
     return _read(spark, paths, rows, PUBLISHES_DDL)
 
@@ -71,28 +73,12 @@ def read_deliveries(spark: SparkSession, paths: Iterable[str | Path]) -> DataFra
     """
 
     def rows(number: int, path: str) -> _Rows:
-        first = number << _LOG_BITS
-        return (_delivery_row(each, first) for each in AuditLogReader(path).deliveries())
+        for each in AuditLogReader(path).deliveries():
+            names = each.client, each.sub_id, signed(each.publisher_id), each.sequence
+            ordinal = (number << _LOG_BITS) + each.ordinal
+            yield *names, each.received_us, each.discarded_us, ordinal
 
     return _read(spark, paths, rows, DELIVERIES_DDL)
-
-
-def _publish_row(record: PublishRecord) -> tuple[object, ...]:
-    publisher = signed(record.publisher_id)
-    times = record.published_us, record.acked_us, record.refused_us
-    return (record.client, publisher, record.sequence, record.topic, *times, record.is_delete)
-
-
-def _delivery_row(record: DeliveryRecord, first: int) -> tuple[object, ...]:
-    return (
-        record.client,
-        record.sub_id,
-        signed(record.publisher_id),
-        record.sequence,
-        record.received_us,
-        record.discarded_us,
-        first + record.ordinal,
-    )
 
 
 def _read(
@@ -101,22 +87,19 @@ def _read(
     rows: Callable[[int, str], _Rows],
     ddl: str,
 ) -> DataFrame:
-    numbered = list(enumerate(map(str, paths)))
-    if not numbered:
+    logs = list(enumerate(map(str, paths)))
+    if not logs:
         raise UsageError("no audit log is given")
     schema = arrow_schema_of(ddl)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number, path in zip(*(column.to_pylist() for column in batch), strict=True):
-                found = rows(number, path)
-                while chunk := list(islice(found, _BATCH_ROWS)):
-                    columns = zip(*chunk, strict=True)
-                    arrays = [
-                        pa.array(list(values), type=field.type)
-                        for values, field in zip(columns, schema, strict=True)
-                    ]
-                    yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+    def read(log: tuple[int, str]) -> Iterator[pa.RecordBatch]:
+        found = rows(*log)
+        while chunk := list(islice(found, _BATCH_ROWS)):
+            columns = zip(*chunk, strict=True)
+            arrays = [
+                pa.array(list(values), type=field.type)
+                for values, field in zip(columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
-    logs = spark.createDataFrame(numbered, "number INT, path STRING").repartition(len(numbered))
-    return logs.mapInArrow(read, ddl)
+    return in_tasks(spark, logs, read, ddl)

@@ -14,7 +14,7 @@ later store, so that the server would drop new messages as duplicates.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,8 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.rows import arrow_schema_of, only_row, signed
+from haclient.pyspark.jobs.journals import HEADER_COLUMNS, AnyJournal, Journal
+from haclient.pyspark.rows import arrow_schema_of, in_tasks, only_row, signed
 from haclient_stores.bookmark_stores.ring import RingBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.tools.store_files import StoreFile, size_of, viewed
@@ -42,18 +43,16 @@ def fleet(
     spark: SparkSession,
     paths: Iterable[str | Path],
     *,
-    journal: DataFrame | None = None,
-    is_whole: bool | None = None,
+    journal: AnyJournal | None = None,
 ) -> DataFrame:
     """One row for each subscription of each store, one for each publish store and unreadable file.
 
     Args:
         spark: The session.
         paths: The files, or the directories of publish stores, as workers see them.
-        journal: The rows of the journal that the clients read and write; adds `oldest_at`,
-            `backlog`, `is_removed` and `problem` (what a restart of the client would do wrong).
-        is_whole: Whether the journal has its beginning; by default, whether its first row has the
-            position 1, which a refused publish may have.
+        journal: The journal that the clients read and write: its directory, or its rows; adds
+            `oldest_at`, `backlog`, `is_removed` and `problem` (what a restart of the client would
+            do wrong).
 
     Returns:
         `path`, `kind`, `client` (the owner), `sub_id`, `bytes`, `recovery_point`, `undiscarded` (of
@@ -64,20 +63,21 @@ def fleet(
     Raises:
         UsageError: There is no path.
     """
-    names = [(str(path),) for path in paths]
+    names = [str(path) for path in paths]
     if not names:
         raise UsageError("the fleet report needs the path of at least one store")
-    tasks = -(-len(names) // _FILES_PER_TASK)
-    files = spark.createDataFrame(names, "path STRING").repartition(tasks)
+    tasks = [names[i : i + _FILES_PER_TASK] for i in range(0, len(names), _FILES_PER_TASK)]
     schema = arrow_schema_of(_DDL)
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path in batch.column(0).to_pylist():
-                yield pa.RecordBatch.from_pylist(list(store_rows(Path(path))), schema=schema)
+    def read(some: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for path in some:
+            yield pa.RecordBatch.from_pylist(list(store_rows(Path(path))), schema=schema)
 
-    rows = files.mapInArrow(read, _DDL)
-    return rows if journal is None else _with_journal(rows, journal, is_whole=is_whole)
+    rows = in_tasks(spark, tasks, read, _DDL)
+    if journal is None:
+        return rows
+    opened = Journal.of(journal, HEADER_COLUMNS)
+    return _with_journal(rows, opened.rows, is_whole=opened.is_whole)
 
 
 def store_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -111,23 +111,16 @@ def _contents(store: StoreFile) -> Iterator[dict[str, Any]]:
 
 
 def _with_journal(rows: DataFrame, journal: DataFrame, *, is_whole: bool | None) -> DataFrame:
-    ends = only_row(
-        journal.agg(sf.min("position").alias("first"), sf.max("position").alias("last"))
-    )
+    span = journal.agg(sf.min("position").alias("first"), sf.max("position").alias("last"))
+    ends = only_row(span)
     if is_whole is None:
         is_whole = ends["first"] in {None, 1}
     keys = ["publisher_id", "sequence"]
-    logged = journal.select(
-        *keys, sf.col("timestamp").alias("oldest_at"), sf.col("position").alias("oldest_position")
-    )
     wanted = sf.broadcast(rows.where("sequence IS NOT NULL").select(*keys).distinct())
     known = (
-        logged.join(wanted, keys, "left_semi")
+        journal.join(wanted, keys, "left_semi")
         .groupBy(*keys)
-        .agg(
-            sf.min("oldest_at").alias("oldest_at"),
-            sf.min("oldest_position").alias("oldest_position"),
-        )
+        .agg(sf.min("timestamp").alias("oldest_at"), sf.min("position").alias("oldest_position"))
     )
     is_missing = sf.col("sequence").isNotNull() & sf.col("oldest_position").isNull()
     return (
@@ -155,24 +148,13 @@ def _problem(*, is_whole: bool) -> Column:
         is_whole: No segment of the journal was removed; else a publisher that is not in it may
             have been in one of those.
     """
-    logged = sf.coalesce("logged", sf.lit(0)) if is_whole else sf.col("logged")
-    forgotten = sf.col("last_persisted") > logged
-    lost = sf.concat(
-        sf.lit("the store has forgotten messages up to sequence "),
-        "last_persisted",
-        sf.lit(", the journal ends at "),
-        logged,
-    )
-    reused = sf.concat(
-        sf.lit("the store goes on after sequence "),
-        "last_sequence",
-        sf.lit(", the journal has messages up to "),
-        logged,
-        sf.lit(": new ones are dropped as duplicates"),
-    )
-    removed = sf.lit("the journal does not have the oldest undiscarded message any more")
-    return (
-        sf.when(forgotten, lost)
-        .when(logged > sf.col("last_sequence"), reused)
-        .when(sf.col("is_removed"), removed)
-    )
+    logged = "coalesce(logged, 0)" if is_whole else "logged"
+    return sf.expr(f"""CASE
+        WHEN last_persisted > {logged} THEN
+            concat('the store has forgotten messages up to sequence ', last_persisted,
+            ', the journal ends at ', {logged})
+        WHEN {logged} > last_sequence THEN
+            concat('the store goes on after sequence ', last_sequence,
+            ', the journal has messages up to ', {logged}, ': new ones are dropped as duplicates')
+        WHEN is_removed THEN 'the journal does not have the oldest undiscarded message any more'
+        END""")

@@ -1,8 +1,6 @@
 """Jobs over a journal: export to Parquet, replay, the state of the world as of a moment.
 
-Each job takes and returns DataFrames with the columns of `haclient.pyspark.rows`. A journal
-comes from the files of a broker (`spark.read.format("amps-journal")`) or from an export of them
-(`read_export`), which is read several times faster.
+Each job takes a journal: a directory, or rows with the columns of `haclient.pyspark.rows`.
 """
 
 from __future__ import annotations
@@ -10,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -19,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
-from haclient.pyspark.rows import COLUMNS, arrow_schema_of, check_columns, only_row, schema_ddl
+from haclient.pyspark.jobs.journals import AnyJournal, Journal, read_export
+from haclient.pyspark.rows import arrow_schema_of, check_columns, only_row
 
 POSITIONS_PER_SALT: Final = 1_000_000
 """Messages of one topic that an export leaves in one task: a busy topic is written by several."""
@@ -27,6 +25,7 @@ POSITIONS_PER_SALT: Final = 1_000_000
 _BATCH_ROWS: Final = 10_000
 """Rows of a record batch that a replay yields, as many as PySpark's own."""
 
+Mode: TypeAlias = Literal["errorifexists", "append"]
 Handler: TypeAlias = Callable[[Iterator[dict[str, Any]]], Iterable[dict[str, Any]]]
 
 
@@ -49,7 +48,7 @@ def between(
 
 
 def export(
-    journal: DataFrame, path: str, *, partitions: int | None = None, mode: str = "errorifexists"
+    journal: AnyJournal, path: str, *, partitions: int | None = None, mode: str = "errorifexists"
 ) -> None:
     """Write a journal as Parquet (zstd), one directory for each date (UTC) and topic.
 
@@ -57,57 +56,25 @@ def export(
     the tasks, `POSITIONS_PER_SALT` positions to each.
 
     Args:
-        journal: The rows, with all columns.
-        path: The directory, on any file system of the cluster.
+        journal: A directory, or rows with all columns.
+        path: The directory to write, on any file system of the cluster.
         partitions: How many tasks write; `spark.sql.shuffle.partitions` by default.
-        mode: `errorifexists`, `append` or `overwrite`.
+        mode: `errorifexists` or `append`. To replace an export, remove it.
 
     Raises:
-        UsageError: A column is missing, or `overwrite` would remove what no export has written.
+        UsageError: A column is missing.
     """
-    check_columns("journal", journal, ("topic", "position", "timestamp"))
-    if mode == "overwrite":
-        check_replaceable(path)
-    spark = journal.sparkSession
+    rows = Journal.of(journal).rows
+    check_columns("journal", rows, ("topic", "position", "timestamp"))
+    spark = rows.sparkSession
     count = partitions or int(str(spark.conf.get("spark.sql.shuffle.partitions")))
     salt = sf.floor(sf.col("position") / POSITIONS_PER_SALT)
     task = sf.pmod(sf.xxhash64("date", "topic", salt), sf.lit(count)).cast("INT")
     in_utc = sf.to_utc_timestamp("timestamp", sf.current_timezone())
-    dated = journal.withColumn("date", sf.to_date(in_utc))
+    dated = rows.withColumn("date", sf.to_date(in_utc))
     ordered = dated.repartitionById(count, task).sortWithinPartitions("date", "topic", "position")
     writer = ordered.write.mode(mode).option("compression", "zstd")
     writer.partitionBy("date", "topic").parquet(path)
-
-
-def check_replaceable(path: str) -> None:
-    """Check that a directory of this machine has nothing but an export: `overwrite` removes all.
-
-    Apache Spark would remove any directory, also that of the broker whose journal is exported, or
-    one above it, and then fail or write what it has read until then.
-
-    Args:
-        path: The directory. One of another file system cannot be checked.
-
-    Raises:
-        UsageError: It has something else.
-    """
-    folder = local_path(path)
-    if folder is None or not folder.exists():
-        return
-    names = [each.name for each in folder.iterdir()] if folder.is_dir() else [folder.name]
-    others = sorted(each for each in names if not each.startswith(("date=", "_", ".")))
-    if others:
-        raise UsageError(
-            f"{path}: it has {others[0]}, which no export has written, and overwriting removes "
-            "everything there: give another directory"
-        )
-
-
-def local_path(path: str) -> Path | None:
-    """The directory of this machine that an address names, `None` for other file systems."""
-    if path.startswith("file:"):
-        return Path("/" + path.removeprefix("file:").lstrip("/"))
-    return None if "://" in path else Path(path)
 
 
 def count_exported(spark: SparkSession, path: str) -> int:
@@ -120,20 +87,11 @@ def count_exported(spark: SparkSession, path: str) -> int:
         return 0
 
 
-def read_export(spark: SparkSession, path: str) -> DataFrame:
-    """The rows of an export, with the columns of a journal and `date`.
-
-    The schema is given, not inferred: else a topic named `2024` would be read as a number.
-    """
-    rows = spark.read.schema(f"{schema_ddl(COLUMNS)}, date DATE").parquet(path)
-    return rows.select(*COLUMNS, "date")  # the topic is in the path, and would come last
-
-
 # --- replay -----------------------------------------------------------------------------------
 
 
 def replay(
-    journal: DataFrame, handler: Handler, *, schema: str, by: Sequence[str] = ("topic",)
+    journal: AnyJournal, handler: Handler, *, schema: str, by: Sequence[str] = ("topic",)
 ) -> DataFrame:
     """Run a function over messages in the order in which they were logged: a back-test.
 
@@ -150,13 +108,15 @@ def replay(
         averages = replay(journal, moving_average, schema="position BIGINT, price DOUBLE")
 
     Args:
-        journal: The rows: of one instance, since positions of two say nothing about each other.
+        journal: A directory, or rows: of one instance, since positions of two say nothing about
+            each other.
         handler: Called once for each group, in a worker.
         schema: The schema of the rows that it yields, as DDL.
         by: The columns that make up a group; with none of them, all messages are one group.
     """
-    check_columns("journal", journal, ("position", *by))
-    in_groups = journal.repartition(*by) if by else journal.coalesce(1)
+    rows = Journal.of(journal).rows
+    check_columns("journal", rows, ("position", *by))
+    in_groups = rows.repartition(*by) if by else rows.coalesce(1)
     ordered = in_groups.sortWithinPartitions(*by, "position")
     to_arrow = arrow_schema_of(schema)
     return ordered.mapInArrow(_replayer(handler, tuple(by), to_arrow), schema)
@@ -189,7 +149,7 @@ def _replayer(
 
 
 def sow_as_of(
-    journal: DataFrame,
+    journal: AnyJournal,
     *,
     until: datetime | None = None,
     position: int | None = None,
@@ -206,7 +166,7 @@ def sow_as_of(
     has several, read each with the option `messageType` of `amps-journal`.
 
     Args:
-        journal: The rows, with all columns, of one message type for each topic.
+        journal: A directory, or rows with all columns, of one message type for each topic.
         until: The first moment whose messages do not count; `None` for the end of the journal.
         position: The last position that counts.
         base: An earlier result of this function; only what follows it is read of the journal.
@@ -216,10 +176,11 @@ def sow_as_of(
     """
     if until is not None and position is not None:
         raise UsageError("the state of the world is of a moment or of a position, not of both")
+    opened = Journal.of(journal).rows
     check_columns(
-        "journal", journal, ("topic", "position", "timestamp", "command", "sow_key", "data")
+        "journal", opened, ("topic", "position", "timestamp", "command", "sow_key", "data")
     )
-    rows = between(journal, until=until)
+    rows = between(opened, until=until)
     if position is not None:
         rows = rows.where(sf.col("position") <= position)
     if base is not None:

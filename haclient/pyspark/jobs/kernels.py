@@ -10,7 +10,7 @@ position falls, or rises by more than `max_jump`. `publishers_of` puts the summa
 in the order of positions. A run is *suspect* if it holds a row whose sequence is not above all
 sequences before it, or if it overlaps another run of its publisher in positions, since then the
 order of their rows is not known from the summaries. All other runs are proven to be in order.
-`suspect_intervals` names where the rows have to be read again; for a healthy log that is nowhere.
+`late_rows` reads these again; in a healthy log there are none.
 
 Correctness does not depend on `max_jump`: stretches that were joined although rows of another task
 lie between them overlap these, and are read again.
@@ -25,16 +25,19 @@ query is planned for longer than it runs on so little.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
-from haclient.pyspark.rows import arrow_schema_of
+from haclient.pyspark.jobs.damage import Damage, DamagedJournal
+from haclient.pyspark.rows import arrow_schema_of, union_of
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
 
@@ -49,17 +52,10 @@ BUCKET_BITS: Final = 14
 
 
 class RunLengths(NamedTuple):
-    """Summaries of runs, as columns; `RUNS_DDL` is the same as a PySpark schema.
+    """Summaries of runs, as columns.
 
-    Attributes:
-        publisher_id: The publisher of the run.
-        rows: How many rows it has.
-        first_position: The lowest position.
-        last_position: The highest position.
-        min_sequence: The lowest sequence.
-        max_sequence: The highest sequence.
-        not_rising: Rows whose sequence is not above all sequences before it in the run.
-        end_sequence: The sequence at the highest position.
+    `not_rising` counts the rows whose sequence is not above all sequences before it in the run;
+    `end_sequence` is the one at the highest position.
     """
 
     publisher_id: Int64s
@@ -72,21 +68,21 @@ class RunLengths(NamedTuple):
     end_sequence: Int64s
 
 
-RUNS_DDL: Final = ", ".join(f"{name} BIGINT" for name in RunLengths._fields)
-_RUNS_SCHEMA: Final = pa.schema([(name, pa.int64()) for name in RunLengths._fields])
+ORDER_COLUMNS: Final = ("publisher_id", "sequence", "position")
+"""What the order is judged by."""
+
+RUNS_DDL: Final = ", ".join([*(f"{name} BIGINT" for name in RunLengths._fields), "damage STRING"])
+"""The summaries of a task; instead of one, a row may say what is damaged."""
+
+_RUNS_SCHEMA: Final = pa.schema(
+    [*((name, pa.int64()) for name in RunLengths._fields), ("damage", pa.string())]
+)
 
 
 def summarize(
     publisher_id: Int64s, sequence: Int64s, position: Int64s, *, max_jump: int = MAX_JUMP
 ) -> RunLengths:
-    """Summarise rows in the order in which they were read.
-
-    Args:
-        publisher_id: Of each row.
-        sequence: Of each row.
-        position: Of each row.
-        max_jump: A run ends where the position falls or rises by more than this.
-    """
+    """Summarise rows in the order in which they were read, as `ordered_runs` does."""
     if not len(position):
         return RunLengths(*(np.empty(0, np.int64) for _ in RunLengths._fields))
     step = np.diff(position)
@@ -124,93 +120,94 @@ def _count_not_rising(
 
 
 def ordered_runs(
-    *, max_jump: int = MAX_JUMP
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for `DataFrame.mapInArrow` over publisher_id, sequence, position, in this order.
+    batches: Iterable[pa.RecordBatch], *, max_jump: int = MAX_JUMP
+) -> Iterator[pa.RecordBatch]:
+    """Summarise rows as a task reads them; a function for `DataFrame.mapInArrow`.
 
     Args:
+        batches: The columns `ORDER_COLUMNS`, in this order.
         max_jump: A run ends where the position falls or rises by more than this.
     """
-
-    def runs_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held: list[tuple[Int64s, ...]] = []
-        count = 0
-        for batch in batches:
-            held.append(tuple(_without_nulls(batch, column) for column in range(3)))
-            count += batch.num_rows
-            if count >= CHUNK_ROWS:
-                yield _summary_of(held, max_jump)
-                held, count = [], 0
-        if held:
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        count += batch.num_rows
+        if count >= CHUNK_ROWS:
             yield _summary_of(held, max_jump)
-
-    return runs_of
-
-
-def _without_nulls(batch: pa.RecordBatch, column: int) -> Int64s:
-    values = batch.column(column)
-    if values.null_count:
-        name = batch.schema.names[column]
-        raise ValueError(
-            f"the audit needs the {name} of every row, but {values.null_count} rows have none: "
-            "read the journal's files, or an export of them"
-        )
-    array: Int64s = values.to_numpy()
-    return array
+            held, count = [], 0
+    if count:
+        yield _summary_of(held, max_jump)
 
 
-def _summary_of(held: list[tuple[Int64s, ...]], max_jump: int) -> pa.RecordBatch:
-    publisher_id, sequence, position = (np.concatenate(each) for each in zip(*held, strict=True))
-    runs = summarize(publisher_id, sequence, position, max_jump=max_jump)
-    return pa.RecordBatch.from_arrays([pa.array(each) for each in runs], schema=_RUNS_SCHEMA)
+def _summary_of(batches: list[pa.RecordBatch], max_jump: int) -> pa.RecordBatch:
+    table = pa.Table.from_batches(batches)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.null_count:
+            raise ValueError(
+                f"the audit needs the {name} of every row, but {column.null_count} rows have none: "
+                "read the journal's files, or an export of them"
+            )
+    runs = summarize(*(column.to_numpy() for column in table.columns), max_jump=max_jump)
+    arrays = [*map(pa.array, runs), pa.nulls(len(runs.rows), pa.string())]
+    return pa.RecordBatch.from_arrays(arrays, schema=_RUNS_SCHEMA)
+
+
+def damage_rows(damages: Sequence[Damage]) -> pa.RecordBatch:
+    """What is damaged, among summaries."""
+    rows = [dict.fromkeys(RunLengths._fields, 0) | {"damage": d.encode()} for d in damages]
+    return pa.RecordBatch.from_pylist(rows, schema=_RUNS_SCHEMA)
 
 
 def runs_of(rows: DataFrame, *, max_jump: int = MAX_JUMP) -> DataFrame:
-    """The summaries of a DataFrame with the columns publisher_id, sequence and position."""
-    chosen = rows.select("publisher_id", "sequence", "position")
-    return chosen.mapInArrow(ordered_runs(max_jump=max_jump), RUNS_DDL)
+    """The summaries of a DataFrame with the columns `ORDER_COLUMNS`."""
+    summarize_task = partial(ordered_runs, max_jump=max_jump)
+    return rows.select(*ORDER_COLUMNS).mapInArrow(summarize_task, RUNS_DDL)
 
 
 PUBLISHERS_DDL: Final = (
     "publisher_id BIGINT, rows BIGINT, first_sequence BIGINT, last_sequence BIGINT, "
     "first_position BIGINT, last_position BIGINT, end_sequence BIGINT, suspect_runs BIGINT, "
-    "overlaps BOOLEAN, "
-    "intervals ARRAY<STRUCT<first_position: BIGINT, last_position: BIGINT, prior_sequence: BIGINT>>"
+    "overlaps BOOLEAN, intervals ARRAY<STRUCT<first_position: BIGINT, last_position: BIGINT, "
+    "prior_sequence: BIGINT>>, damage STRING"
 )
 """What `publishers_of` has of each publisher; `intervals` is where rows have to be read again."""
 
-_INTERVALS_DDL: Final = (
-    "publisher_id BIGINT, first_position BIGINT, last_position BIGINT, prior_sequence BIGINT"
-)
 
-
-def publishers_of(runs: DataFrame) -> DataFrame:
+def publishers_of(runs: DataFrame) -> pa.Table:
     """One row for each publisher: what all its runs say together.
 
     Args:
-        runs: The result of `runs_of`.
+        runs: Summaries.
 
     Returns:
-        The columns of `PUBLISHERS_DDL`. It is small, so it is collected once and used many times.
+        The columns of `PUBLISHERS_DDL` but the last one; it is small.
+
+    Raises:
+        DamagedJournal: A task has met damage.
     """
     schema = arrow_schema_of(PUBLISHERS_DDL)
 
     def judge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = [tuple(column.to_numpy() for column in batch.columns) for batch in batches]
-        if held:
-            together = RunLengths(*(np.concatenate(each) for each in zip(*held, strict=True)))
-            yield pa.RecordBatch.from_pylist(list(judge_runs(together)), schema=schema)
+        held = list(batches)
+        table = pa.Table.from_batches(held) if held else _RUNS_SCHEMA.empty_table()
+        damaged = table.filter(pc.is_valid(table["damage"])).select(["damage"]).to_pylist()
+        table = table.filter(pc.is_null(table["damage"]))
+        runs = RunLengths(*(table[name].to_numpy() for name in RunLengths._fields))
+        if rows := [*judge_runs(runs), *damaged]:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     # All runs of a publisher meet in one task; one shuffle, of summaries alone.
-    return runs.repartition("publisher_id").mapInArrow(judge, PUBLISHERS_DDL)
+    found = runs.repartition("publisher_id").mapInArrow(judge, PUBLISHERS_DDL).toArrow()
+    damages = found["damage"].drop_null().to_pylist()
+    if damages:
+        raise DamagedJournal(map(Damage.decode, damages))
+    publishers: pa.Table = found.drop_columns(["damage"])
+    return publishers
 
 
 def judge_runs(runs: RunLengths) -> Iterator[dict[str, object]]:
-    """What all runs of each publisher say together, as rows of `PUBLISHERS_DDL`.
-
-    Args:
-        runs: Summaries in any order, with all runs of each publisher that they have.
-    """
+    """What all runs of each publisher say together, as rows of `PUBLISHERS_DDL`; in any order."""
     order = np.lexsort(
         (runs.min_sequence, runs.last_position, runs.first_position, runs.publisher_id)
     )
@@ -228,27 +225,19 @@ def _judge_publisher(runs: RunLengths) -> dict[str, object]:
     falls_back, overlaps = np.zeros((2, len(runs.rows)), dtype=np.bool_)
     falls_back[1:] = runs.min_sequence[1:] <= highest[:-1]
     overlaps[1:] = runs.first_position[1:] <= reached[:-1]
-    suspects = np.flatnonzero((runs.not_rising > 0) | overlaps | falls_back)
-    first, last = int(runs.first_position[0]), int(reached[-1])
+    suspects = np.flatnonzero((runs.not_rising > 0) | overlaps | falls_back).tolist()
+    starts, ends = runs.first_position.tolist(), runs.last_position.tolist()
+    intervals = [(starts[n], ends[n], int(highest[n - 1]) if n else None) for n in suspects]
     if overlaps.any():  # the order of rows is not known from summaries: read everything
-        intervals: list[tuple[int, int, int | None]] = [(first, last, None)]
-    else:
-        intervals = [
-            (
-                int(runs.first_position[run]),
-                int(runs.last_position[run]),
-                int(highest[run - 1]) if run else None,
-            )
-            for run in suspects
-        ]
+        intervals = [(starts[0], int(reached[-1]), None)]
     names = ("first_position", "last_position", "prior_sequence")
     return {
         "publisher_id": int(runs.publisher_id[0]),
         "rows": int(runs.rows.sum()),
         "first_sequence": int(runs.min_sequence.min()),
         "last_sequence": int(highest[-1]),
-        "first_position": first,
-        "last_position": last,
+        "first_position": starts[0],
+        "last_position": int(reached[-1]),
         "end_sequence": int(runs.end_sequence[np.argmax(runs.last_position)]),
         "suspect_runs": len(suspects),
         "overlaps": bool(overlaps.any()),
@@ -257,83 +246,52 @@ def _judge_publisher(runs: RunLengths) -> dict[str, object]:
 
 
 def runs_before(publishers: DataFrame) -> DataFrame:
-    """What `publishers_of` has found in the beginning of a journal, as a run of each publisher.
+    """An earlier result of `publishers_of`, as a run of each publisher.
 
     Nothing in them is suspect, since that was judged then; what follows is judged after them.
-
-    Args:
-        publishers: An earlier result of `publishers_of`.
     """
-    return publishers.select(
-        "publisher_id",
-        "rows",
-        "first_position",
-        "last_position",
-        sf.col("first_sequence").alias("min_sequence"),
-        sf.col("last_sequence").alias("max_sequence"),
-        sf.lit(0).cast("BIGINT").alias("not_rising"),
-        "end_sequence",
+    return publishers.selectExpr(
+        *("publisher_id", "rows", "first_position", "last_position"),
+        *("first_sequence AS min_sequence", "last_sequence AS max_sequence"),
+        *("0L AS not_rising", "end_sequence", "CAST(NULL AS STRING) AS damage"),
     )
 
 
-def suspect_intervals(publishers: pa.Table) -> pa.Table:
-    """Where rows have to be read again to find those that are not in order.
+def late_rows(rows: DataFrame, publishers: pa.Table) -> DataFrame:
+    """The rows whose sequence is not above all sequences of its publisher before it.
+
+    They are read again, from the suspect runs alone; or from everything of a publisher whose runs
+    overlap.
 
     Args:
+        rows: The rows that were summarised, with any further columns.
         publishers: The result of `publishers_of`, collected.
 
     Returns:
-        publisher_id, first_position, last_position, prior_sequence: each suspect run; or everything
-        of a publisher whose runs overlap.
+        Those of `rows`, with the column `highest_before`.
     """
-    rows = [
-        {"publisher_id": publisher, **interval}
+    suspect = [
+        {"of_publisher": publisher, **interval}
         for publisher, intervals in zip(
             publishers["publisher_id"].to_pylist(), publishers["intervals"].to_pylist(), strict=True
         )
         for interval in intervals
     ]
-    return pa.Table.from_pylist(rows, schema=arrow_schema_of(_INTERVALS_DDL))
-
-
-def rows_not_rising(rows: DataFrame, intervals: DataFrame) -> DataFrame:
-    """The rows whose sequence is not above all sequences of its publisher before it.
-
-    Args:
-        rows: The rows that `runs_of` has summarised, with any further columns.
-        intervals: The result of `suspect_intervals` as a DataFrame.
-
-    Returns:
-        Those of `rows`, with the column `highest_before`.
-    """
-    found = rows_in(rows, intervals)
+    ddl = "of_publisher BIGINT, first_position BIGINT, last_position BIGINT, prior_sequence BIGINT"
+    edges = pa.Table.from_pylist(suspect, schema=arrow_schema_of(ddl))
+    is_inside = sf.expr(
+        "publisher_id = of_publisher AND position BETWEEN first_position AND last_position"
+    )
+    found = rows.join(sf.broadcast(rows.sparkSession.createDataFrame(edges)), is_inside)
     before = (
-        Window.partitionBy("publisher_id", "interval")
+        Window.partitionBy("publisher_id", "first_position")
         .orderBy("position", "sequence")
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     # `greatest` ignores nulls: the first row of an interval has only what is before the interval.
     highest = sf.greatest(sf.max("sequence").over(before), sf.col("prior_sequence"))
     late = found.withColumn("highest_before", highest).where("sequence <= highest_before")
-    return late.drop("interval", "prior_sequence")
-
-
-def rows_in(rows: DataFrame, intervals: DataFrame) -> DataFrame:
-    """The rows in intervals of positions, with the columns `interval` and `prior_sequence`."""
-    edges = sf.broadcast(
-        intervals.select(
-            sf.col("publisher_id").alias("of_publisher"),
-            sf.col("first_position").alias("interval"),
-            sf.col("last_position").alias("until"),
-            "prior_sequence",
-        )
-    )
-    is_inside = (
-        (sf.col("publisher_id") == sf.col("of_publisher"))
-        & (sf.col("position") >= sf.col("interval"))
-        & (sf.col("position") <= sf.col("until"))
-    )
-    return rows.join(edges, is_inside).drop("of_publisher", "until")
+    return late.select(*rows.columns, "highest_before")
 
 
 def bucket_of() -> Column:
@@ -344,40 +302,26 @@ def bucket_of() -> Column:
 def differing_buckets(
     left: DataFrame, right: DataFrame, *keys: str, content: Sequence[str] = ()
 ) -> DataFrame:
-    """The buckets in which two sets differ, or which only one has.
+    """The buckets in which two sets differ, or which only one has; as for `differences`.
 
     The rows of the second set count negatively, so equal sets cancel out in one aggregation.
-
-    Args:
-        left: Rows with the keys, publisher_id, sequence and the content; repeated ones count again.
-        right: Rows with the same columns.
-        keys: Further columns that a bucket belongs to.
-        content: Columns that are compared besides.
-
-    Returns:
-        The keys, publisher_id and bucket.
     """
     names = (*keys, "publisher_id")
-
-    def counted(rows: DataFrame, side: int) -> DataFrame:
-        digest = sf.xxhash64("publisher_id", "sequence", *content).alias("digest")
-        return rows.select(*names, bucket_of(), digest, sf.lit(side).cast("BIGINT").alias("side"))
-
+    digest = sf.xxhash64("publisher_id", "sequence", *content).alias("digest")
+    counted = [
+        rows.select(*names, bucket_of(), digest, sf.lit(side).cast("BIGINT").alias("side"))
+        for rows, side in ((left, 1), (right, -1))
+    ]
     # A row that is there twice vanishes from the XOR, so a sum of parts of the hashes is compared
     # too: 40 bits of each, else the sum of a bucket could overflow.
     part = sf.shiftrightunsigned("digest", 24)
-    return (
-        counted(left, 1)
-        .unionByName(counted(right, -1))
-        .groupBy(*names, "bucket")
-        .agg(
-            sf.sum("side").alias("rows"),
-            sf.bit_xor("digest").alias("hashes"),
-            sf.sum(sf.col("side") * part).alias("parts"),
-        )
-        .where("rows <> 0 OR hashes <> 0 OR parts <> 0")
-        .select(*names, "bucket")
-    )
+    sums = union_of(counted).groupBy(*names, "bucket")
+    differing = sums.agg(
+        sf.sum("side").alias("rows"),
+        sf.bit_xor("digest").alias("hashes"),
+        sf.sum(sf.col("side") * part).alias("parts"),
+    ).where("rows <> 0 OR hashes <> 0 OR parts <> 0")
+    return differing.select(*names, "bucket")
 
 
 class Differences(NamedTuple):

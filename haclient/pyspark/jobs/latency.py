@@ -18,8 +18,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sf
 
 from haclient.pyspark.jobs.audit import Subscription
-from haclient.pyspark.jobs.verdict import Audit
-from haclient.pyspark.rows import check_columns, only_row
+from haclient.pyspark.jobs.journals import HEADER_COLUMNS, AnyJournal, Journal
+from haclient.pyspark.jobs.verdict import Audit, FindingKind
+from haclient.pyspark.rows import check_columns, only_row, union_of
 
 POINTS: Final = 200
 """Points in time of a plot: what a screen can show."""
@@ -30,6 +31,9 @@ _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 720
 _ACCURACY: Final = 1000
 """Of approximate percentiles: their rank is wrong by at most one in so many rows."""
 
+BUCKETS_PER_DECADE: Final = 5
+"""Bars of a histogram between 1 ms and 10 ms: its scale is logarithmic."""
+
 TO_ACK: Final = "publish to ack"
 TO_LOG: Final = "publish to log"
 TO_RECEIVE: Final = "log to receive"
@@ -37,7 +41,7 @@ TO_RECEIVE: Final = "log to receive"
 
 def add_latency(
     result: Audit,
-    journal: DataFrame,
+    journal: AnyJournal,
     *,
     publishes: DataFrame | None = None,
     deliveries: DataFrame | None = None,
@@ -47,43 +51,56 @@ def add_latency(
     """Add the tables of latency and lag to an audit.
 
     Args:
-        result: The audit; it gets `latency`, `latency_by_publisher`, `latency_by_subscription` and,
-            for subscriptions that are described, `lag`.
-        journal: The rows that were audited, with `timestamp`.
+        result: The audit; it gets `latency`, `latency_histogram`, `latency_by_publisher`,
+            `latency_by_subscription` and, for subscriptions that are described, `lag`.
+        journal: What was audited; rows with `timestamp`.
         publishes: The audit logs of publishers, as for `audit`.
         deliveries: The audit logs of subscribers, as for `audit`.
         subscriptions: What should have been delivered, as for `audit`.
         one_in: Latencies of one in so many messages are measured, chosen by a hash of the bookmark:
             they are looked up in the journal, which shuffles them.
     """
-    check_columns("journal", journal, ("publisher_id", "sequence", "timestamp"))
-    if publishes is None and deliveries is None:
+    if (publishes is None and deliveries is None) or FindingKind.DAMAGED in result.counts:
         return
-    samples = _samples(journal, publishes, deliveries, one_in).persist()
+    has_conditions = any(each.condition for each in subscriptions)
+    rows = Journal.of(journal, () if has_conditions else HEADER_COLUMNS).rows
+    check_columns("journal", rows, ("publisher_id", "sequence", "timestamp"))
+    samples = _samples(rows, publishes, deliveries, one_in).persist()
     width_s = width_of(samples)
     result.facts["seconds_per_point"] = width_s
-    start = sf.window("at", f"{width_s} seconds")["start"].alias("start")
-    grouped = {
-        "latency": samples.groupBy("stage", start),
-        "latency_by_publisher": samples.groupBy("stage", "publisher_id", "topic"),
-        "latency_by_subscription": samples.where("sub_id IS NOT NULL").groupBy(
-            "stage", "client", "sub_id"
-        ),
+    keys = {
+        "latency": ("stage", sf.window("at", f"{width_s} seconds")["start"].alias("start")),
+        "latency_by_publisher": ("stage", "publisher_id", "topic"),
+        "latency_by_subscription": ("stage", "client", "sub_id"),
     }
-    percentiles = sf.percentile_approx("seconds", [0.5, 0.95, 0.99], _ACCURACY)
-    for name, groups in grouped.items():
-        table = groups.agg(
-            sf.count("*").alias("messages"), percentiles.alias("p"), sf.max("seconds").alias("max")
-        )
-        parts = [sf.col("p")[i].alias(n) for i, n in enumerate(("p50", "p95", "p99"))]
-        keys = [each for each in table.columns if each not in {"p", "max"}]
-        result.tables[name] = table.select(*keys, *parts, "max").orderBy(*keys)
+    for name, by in keys.items():
+        chosen = samples.where("sub_id IS NOT NULL") if "subscription" in name else samples
+        result.tables[name] = percentiles_of(chosen, *by)
+    bucket = sf.ceil(sf.log10("seconds") * BUCKETS_PER_DECADE).cast("INT")  # null up to 0
+    result.tables["latency_histogram"] = (
+        samples.groupBy("stage", bucket.alias("bucket"))
+        .agg(sf.count("*").alias("messages"))
+        .orderBy("stage", "bucket")
+    )
     if deliveries is not None and subscriptions:
-        lags = [_lag(journal, deliveries, each, width_s) for each in subscriptions]
-        table = lags[0]
-        for lag in lags[1:]:
-            table = table.unionByName(lag)
-        result.tables["lag"] = table.orderBy("client", "sub_id", "start")
+        lags = [_lag(rows, deliveries, each, width_s) for each in subscriptions]
+        result.tables["lag"] = union_of(lags).orderBy("client", "sub_id", "start")
+
+
+def percentiles_of(samples: DataFrame, *keys: str | Column) -> DataFrame:
+    """Percentiles of the column `seconds` by some keys, and how many values they are of."""
+    found = sf.percentile_approx("seconds", [0.5, 0.95, 0.99], _ACCURACY)
+    table = samples.groupBy(*keys).agg(
+        sf.count("*").alias("messages"), found.alias("p"), sf.max("seconds").alias("max")
+    )
+    names = [each for each in table.columns if each not in {"p", "max"}]
+    parts = [sf.col("p")[i].alias(name) for i, name in enumerate(("p50", "p95", "p99"))]
+    return table.select(*names, *parts, "max").orderBy(*names)
+
+
+def upper_edge(bucket: int) -> float:
+    """The longest time in a bucket of the histogram, in seconds."""
+    return float(10 ** (bucket / BUCKETS_PER_DECADE))
 
 
 def width_of(samples: DataFrame) -> int:
@@ -132,10 +149,7 @@ def _samples(
         parts.append(
             first.join(logged, both).select(*received, "topic", "publisher_id", "client", "sub_id")
         )
-    samples = parts[0]
-    for part in parts[1:]:
-        samples = samples.unionByName(part)
-    return samples
+    return union_of(parts)
 
 
 def _times(stage: str, begin: str, end: str) -> list[Column]:
@@ -151,12 +165,7 @@ def _lag(
     journal: DataFrame, deliveries: DataFrame, subscription: Subscription, width_s: int
 ) -> DataFrame:
     """How far the clients of one subscription are behind at the end of each point in time."""
-    received = deliveries.where(sf.col("sub_id") == subscription.sub_id)
-    if subscription.client is not None:
-        received = received.where(sf.col("client") == subscription.client)
-    first = received.groupBy("client", "publisher_id", "sequence").agg(
-        sf.min("received_at").alias("at")
-    )
+    first = subscription.received_in(deliveries).withColumnRenamed("timestamp", "at")
     rows = subscription.expected_in(journal).select(
         "publisher_id", "sequence", sf.col("timestamp").alias("logged_at")
     )

@@ -11,38 +11,23 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.jobs import kernels
+from haclient.pyspark.jobs.journals import Journal
 from haclient.pyspark.jobs.verdict import Audit, FindingKind, bookmark_text
 from haclient.pyspark.rows import arrow_schema_of, check_columns, signed, unsigned
 
 
 class Earlier(NamedTuple):
-    """What an earlier audit has seen of a journal.
-
-    Attributes:
-        publishers: Its table `publishers`, local.
-        position: The last position that it has seen, 0 for none.
-        messages: How many messages it has seen.
-    """
+    """What an earlier audit has seen: its table, the last position (0 for none), and how much."""
 
     publishers: DataFrame
     position: int
     messages: int
-
-    def later_rows(self, journal: DataFrame) -> DataFrame:
-        """What was logged since."""
-        return journal.where(sf.col("position") > self.position)
-
-    def higher_rows(self, journal: DataFrame) -> DataFrame:
-        """What was logged since and is in order: above the highest sequence that was seen."""
-        ends = self.publishers.select("publisher_id", sf.col("last_sequence").alias("seen"))
-        rows = self.later_rows(journal).join(sf.broadcast(ends), "publisher_id", "left")
-        return rows.where("seen IS NULL OR sequence > seen").drop("seen")
 
     def with_ends(self, rows: DataFrame) -> DataFrame:
         """Some rows, after one row for each publisher: the highest sequence that was seen."""
@@ -54,21 +39,22 @@ class Earlier(NamedTuple):
         return rows.unionByName(ends, allowMissingColumns=True)
 
 
-def read_earlier(journal: DataFrame, after: DataFrame) -> Earlier:
+def read_earlier(journal: Journal, after: DataFrame) -> Earlier:
     """Check that a journal continues the one of an earlier audit.
 
     Raises:
         UsageError: It does not, or the earlier table lacks a column.
     """
-    names = [name for name in arrow_schema_of(kernels.PUBLISHERS_DDL).names if name != "intervals"]
+    others = {"intervals", "damage"}
+    names = [name for name in arrow_schema_of(kernels.PUBLISHERS_DDL).names if name not in others]
     check_columns("after", after, names)
     table = after.select(*names).toArrow()  # it may be read from files that are replaced afterwards
-    local = journal.sparkSession.createDataFrame(table)
+    local = journal.spark.createDataFrame(table)
     last: int = pc.max(table["last_position"]).as_py() or 0
     if last:
         end = table.filter(pc.equal(table["last_position"], last)).to_pylist()[0]
         wanted = bookmark_text(end["publisher_id"], end["end_sequence"])
-        row = journal.where(sf.col("position") == last).select("publisher_id", "sequence").head()
+        row = journal.rows_from(last, last).select("publisher_id", "sequence").head()
         found = "nothing" if row is None else bookmark_text(row["publisher_id"], row["sequence"])
         if found != wanted:
             raise UsageError(
@@ -79,43 +65,32 @@ def read_earlier(journal: DataFrame, after: DataFrame) -> Earlier:
     return Earlier(local, last, pc.sum(table["rows"]).as_py() or 0)
 
 
-def audit_order(
-    result: Audit,
-    journal: DataFrame,
-    earlier: Earlier | None,
-    *,
-    is_whole: bool | None,
-    limit: int,
-) -> None:
+def audit_order(result: Audit, journal: Journal, earlier: Earlier | None, limit: int) -> None:
     """Find duplicates and order breaks, and note what the journal has of each publisher."""
-    rows = journal if earlier is None else earlier.later_rows(journal)
-    runs = kernels.runs_of(rows)
+    first = 0 if earlier is None else earlier.position + 1
+    runs = journal.runs(first)
     if earlier is not None:
         runs = runs.unionByName(kernels.runs_before(earlier.publishers))
-        rows = earlier.with_ends(rows)
-    publishers = kernels.publishers_of(runs).toArrow()
-    result.tables["publishers"] = publishers_table(journal.sparkSession, publishers)
-    result.facts |= journal_facts(publishers, is_whole=is_whole)
+    publishers = kernels.publishers_of(runs)
+    result.tables["publishers"] = journal.spark.createDataFrame(
+        publishers.drop_columns(["intervals"])
+    )
+    result.facts |= journal_facts(publishers, is_whole=journal.is_whole)
     if earlier is not None:
         result.facts["messages"] -= earlier.messages
         result.facts |= {"messages_before": earlier.messages, "audited_after": earlier.position}
     result.counts |= {FindingKind.DUPLICATE: 0, FindingKind.ORDER_BREAK: 0}
     if result.facts["suspect_runs"]:
-        intervals = journal.sparkSession.createDataFrame(kernels.suspect_intervals(publishers))
-        late = kernels.rows_not_rising(rows, intervals)
-        result.add_each(_classify_late(journal, late.persist()), limit)
-
-
-def publishers_table(spark: SparkSession, publishers: pa.Table) -> DataFrame:
-    """What a journal has of each publisher, as a table of a report."""
-    return spark.createDataFrame(publishers.drop_columns(["intervals"]))
+        rows = journal.rows if earlier is None else earlier.with_ends(journal.rows_from(first))
+        late = kernels.late_rows(rows, publishers)
+        result.add_each(_classify_late(journal.rows, late.persist()), limit)
 
 
 def journal_facts(publishers: pa.Table, *, is_whole: bool | None = None) -> dict[str, Any]:
-    """Figures about a journal, from what it has of each publisher.
+    """Figures about a journal, from the result of `kernels.publishers_of`.
 
     Args:
-        publishers: The result of `kernels.publishers_of`, collected.
+        publishers: The result.
         is_whole: Whether the journal has its beginning. `None` takes the first row for it, which is
             wrong where a mark comes before: it has a position, and is no row.
     """
@@ -132,29 +107,24 @@ def journal_facts(publishers: pa.Table, *, is_whole: bool | None = None) -> dict
 
 def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     """Tell the rows that the journal has before from those that come too late."""
-    bookmark = ("publisher_id", "sequence")
-    keys = late.select(*bookmark).distinct()
-    has_command = "command" in journal.columns
-    is_delete = sf.col("command") == "sow_delete" if has_command else sf.lit(False)
+    bookmark = ["publisher_id", "sequence"]
+    is_delete = "command = 'sow_delete'" if "command" in journal.columns else "false"
     same_bookmark = Window.partitionBy(*bookmark)
     same_row = Window.partitionBy(*bookmark, "position")
     first = (
-        journal.select(*bookmark, "position", "topic", is_delete.alias("is_delete"))
-        .join(sf.broadcast(keys), [*bookmark], "left_semi")
-        .withColumns(
-            {
-                "first_at": sf.min("position").over(same_bookmark),
-                "first_of_topic": sf.min("position").over(Window.partitionBy(*bookmark, "topic")),
-                "only_deletes": sf.every("is_delete").over(same_bookmark),
-                "copies": sf.count("*").over(same_row),
-            }
+        journal.join(sf.broadcast(late.select(*bookmark).distinct()), bookmark, "left_semi")
+        .select(
+            *(*bookmark, "position"),
+            sf.min("position").over(same_bookmark).alias("first_at"),
+            sf.min("position").over(Window.partitionBy(*bookmark, "topic")).alias("first_of_topic"),
+            sf.every(sf.expr(is_delete)).over(same_bookmark).alias("only_deletes"),
+            sf.count("*").over(same_row).alias("copies"),
         )
-        .select(*bookmark, "position", "first_at", "first_of_topic", "only_deletes", "copies")
         .distinct()
     )
     # Rows of one position are one record, read more than once: from an export that was written
     # twice. All but one are copies, and this one may be late itself.
-    late = late.withColumns(
+    numbered = late.withColumns(
         {
             "place": sf.row_number().over(same_row.orderBy("sequence")),
             "of_late": sf.count("*").over(same_row),
@@ -162,27 +132,26 @@ def _classify_late(journal: DataFrame, late: DataFrame) -> DataFrame:
     )
     is_copy = sf.expr("place > of_late - copies + 1")
     is_again = is_copy | (sf.col("position") > sf.col("first_at"))
-    before = sf.when(is_copy, sf.lit("this position is there more than once")).otherwise(
-        sf.concat(sf.lit("logged before at position "), "first_at")
-    )
-    after = sf.concat(sf.lit("logged after sequence "), "highest_before")
     # A delete on several topics is one record for each of them under one bookmark.
-    is_part_of_delete = sf.expr(
-        "only_deletes AND position = first_of_topic AND position > first_at"
+    is_other_part = sf.expr("only_deletes AND position = first_of_topic AND position > first_at")
+    before = sf.concat(sf.lit("logged before at position "), "first_at")
+    detail = (
+        sf.when(is_copy, sf.lit("this position is there more than once"))
+        .when(is_again, before)
+        .otherwise(sf.concat(sf.lit("logged after sequence "), "highest_before"))
     )
-    known = late.join(sf.broadcast(first), [*bookmark, "position"])
-    return known.where(is_copy | ~is_part_of_delete).select(
+    kinds = sf.lit(FindingKind.DUPLICATE), sf.lit(FindingKind.ORDER_BREAK)
+    known = numbered.join(sf.broadcast(first), [*bookmark, "position"])
+    return known.where(is_copy | ~is_other_part).select(
         *late.columns,
-        sf.when(is_again, sf.lit(FindingKind.DUPLICATE))
-        .otherwise(sf.lit(FindingKind.ORDER_BREAK))
-        .alias("kind"),
-        sf.when(is_again, before).otherwise(after).alias("detail"),
+        sf.when(is_again, kinds[0]).otherwise(kinds[1]).alias("kind"),
+        detail.alias("detail"),
     )
 
 
 def audit_holes(
     result: Audit,
-    journal: DataFrame,
+    journal: Journal,
     publishes: DataFrame | None,
     dense: Iterable[str | int],
     earlier: Earlier | None,
@@ -207,9 +176,12 @@ def audit_holes(
     ]
     if not gaps:
         return
-    rows = journal.select("publisher_id", "sequence", "position")
-    if earlier is not None:
-        rows = earlier.with_ends(earlier.higher_rows(rows))
+    rows = journal.rows.select(*kernels.ORDER_COLUMNS)
+    if earlier is not None:  # what was logged since and is above the highest sequence of then
+        ends = earlier.publishers.select("publisher_id", sf.col("last_sequence").alias("seen"))
+        later = journal.rows_from(earlier.position + 1).select(*kernels.ORDER_COLUMNS)
+        joined = later.join(sf.broadcast(ends), "publisher_id", "left")
+        rows = earlier.with_ends(joined.where("seen IS NULL OR sequence > seen").drop("seen"))
     if publishes is not None:
         # They have numbers: a delete that deleted nothing, and a publish that is not logged.
         others = publishes.where("is_delete OR is_unlogged").select("publisher_id", "sequence")

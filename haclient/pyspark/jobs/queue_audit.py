@@ -3,18 +3,10 @@
 A queue is a view over the log: a message enters it with its record, and leaves it with a record of
 its removal. Both are in the journal. So the audit joins the messages of the underlying topics with
 the removals, for each queue, and judges each message:
-
-* *Acknowledged*, *delivered* (at most once), *lost*, or expired for one of four reasons: it was
-  removed once.
-* *Queued*: it was not removed.
-* *Undecided*: it was not removed, and the queue may have begun after it.
-
-A removal of which the message is not in the journal is a violation, unless the segment of the
-message may have been removed.
-
-**What the journal cannot tell**: leases, redeliveries and cancels, which live in the memory of the
-broker (its topic `/HACLIENT/queues` counts them), and who acknowledged a message. Only the copies
-in a dead-letter topic say how often their messages were delivered and cancelled.
+it was removed once, for a reason; it is *queued*; or it is *undecided*, since the queue may have
+begun after it. A removal of which the message is not in the journal is a violation, unless the
+segment of the message may have been removed. What the journal cannot tell is in
+`docs/pyspark_jobs.md`.
 """
 
 from __future__ import annotations
@@ -29,20 +21,20 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
+from haclient.pyspark.jobs.journals import HEADER_COLUMNS
+from haclient.pyspark.jobs.latency import percentiles_of
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
+from haclient.pyspark.journal.frames import read_journal
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.removals import removals_of
-from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.rows import DataLoss, union_of
 from haclient_fake_server.journal.format import RemovalReason
 
 _REGEX_CHARACTERS: Final = frozenset(".*+?[](){}^$|\\")
 """A topic with one of these is a pattern, as in the broker's configuration."""
 
-_COLUMNS: Final = "topic,publisher_id,sequence,position,timestamp,command"
 _KEYS: Final = ("publisher_id", "sequence")
-_ACCURACY: Final = 1000
-"""Of approximate percentiles: their rank is wrong by at most one in so many rows."""
-
+_QUEUE: Final = ("queue", "message_type")
 _REASONS: Final = {reason.value: reason.name.lower() for reason in RemovalReason}
 OTHER_REASON: Final = "other"
 """A reason that a later version of the broker has added."""
@@ -74,14 +66,7 @@ class AuditedQueue:
     is_from_epoch: bool = True
 
     def is_fed_by(self, topic: str) -> bool:
-        """Whether the messages of a topic enter the queue.
-
-        Args:
-            topic: The name of the topic.
-
-        Raises:
-            UsageError: An underlying topic is a malformed regular expression.
-        """
+        """Whether the messages of a topic enter the queue."""
         try:
             return any(_matches(each, topic) for each in self.topics or (self.name,))
         except re.error as error:
@@ -125,9 +110,11 @@ def audit_queues(
     result.facts |= {"first_position": first_position, "is_whole": first_position == 1}
     # The removals end where the log ended now, messages are read later: none of them is missing.
     removals = removals_of(spark, log).persist()
-    entered = _entered(spark, log, queues, result)
-    judged = _judged(entered, removals, _numbers(spark, queues)).persist()
-    result.tables["queues"] = _queues_table(judged, _numbers(spark, queues))
+    rows = [(each.name, each.message_type, each.is_from_epoch) for each in queues]
+    ddl = "queue STRING, message_type STRING, is_from_epoch BOOLEAN"
+    asked = sf.broadcast(spark.createDataFrame(rows, ddl))
+    judged = _judged(_entered(spark, log, queues, result), removals, asked).persist()
+    result.tables["queues"] = _queues_table(judged, asked)
     result.tables["queue_times"] = _times_table(judged)
     _add_violations(result, spark, log, judged, limit)
     _add_facts(result, removals, queues)
@@ -147,83 +134,68 @@ def _check(queues: Sequence[AuditedQueue]) -> None:
             raise UsageError(f"the queue {name[1]!r} is given twice")
 
 
-def _numbers(spark: SparkSession, queues: Sequence[AuditedQueue]) -> DataFrame:
-    """The queues by number: names alone may be of several message types."""
-    rows = [(n, q.name, q.message_type, q.is_from_epoch) for n, q in enumerate(queues)]
-    ddl = "number INT, queue STRING, message_type STRING, is_from_epoch BOOLEAN"
-    return sf.broadcast(spark.createDataFrame(rows, ddl))
-
-
-def _rows(spark: SparkSession, log: JournalLog, message_type: str, columns: str) -> DataFrame:
-    source = spark.read.format("amps-journal").option("journalPath", str(log.directory))
-    return source.options(columns=columns, messageType=message_type).load()
+def _rows(spark: SparkSession, log: JournalLog, message_type: str, *columns: str) -> DataFrame:
+    """The rows of segments that are left: of a removed one, only the Parquet file may be there."""
+    options = {"messageType": message_type, "startingPosition": max(1, log.first_position)}
+    rows: DataFrame = read_journal(spark, log.directory, columns=columns, **options)  # type: ignore[arg-type]  # options of any type
+    return rows
 
 
 def _entered(
     spark: SparkSession, log: JournalLog, queues: Sequence[AuditedQueue], result: Audit
 ) -> DataFrame:
-    """A row for each message of each queue, with the number of the queue."""
-    ddl = "number INT, topic STRING"
+    """A row for each message of each queue."""
     parts: list[DataFrame] = []
     for kind in sorted({each.message_type for each in queues}):
         names = sorted(set(log.topics(lambda _: True, message_type=kind).values()))
-        feeds: list[tuple[int, str]] = []
-        for number, queue in enumerate(queues):
-            fed = [name for name in names if queue.is_fed_by(name)]
+        feeds: list[tuple[str, str, str]] = []
+        for queue in queues:
             if queue.message_type != kind:
                 continue
-            feeds += [(number, name) for name in fed]
+            fed = [(queue.name, kind, name) for name in names if queue.is_fed_by(name)]
+            feeds += fed
             if not fed:
                 result.not_verified.append(
                     f"the journal has no topic that feeds the queue {queue.name!r}"
                 )
-        topics = sf.broadcast(spark.createDataFrame(feeds, ddl))
+        known = spark.createDataFrame(feeds, "queue STRING, message_type STRING, topic STRING")
         # Deletes of records are no messages.
-        rows = _rows(spark, log, kind, _COLUMNS).where("command = 'publish'")
-        parts.append(rows.join(topics, "topic"))
-    entered = parts[0]
-    for part in parts[1:]:
-        entered = entered.unionByName(part)
-    return entered
+        rows = _rows(spark, log, kind, *HEADER_COLUMNS).where("command = 'publish'")
+        parts.append(rows.join(sf.broadcast(known), "topic"))
+    return union_of(parts)
 
 
-def _judged(entered: DataFrame, removals: DataFrame, numbers: DataFrame) -> DataFrame:
-    """A row for each message of each queue, and for each removal of an unknown one.
-
-    One aggregation does it: only numbers are shuffled, once.
-    """
-    left = removals.join(numbers, ["queue", "message_type"]).select(
-        "number",
-        *_KEYS,
-        sf.struct("position", "timestamp", "reason").alias("removal"),
-        sf.lit(None)
-        .cast("STRUCT<position: BIGINT, timestamp: TIMESTAMP, topic: STRING>")
-        .alias("message"),
+def _judged(entered: DataFrame, removals: DataFrame, asked: DataFrame) -> DataFrame:
+    """A row for each message of each queue, and for each removal of an unknown one."""
+    removal = "STRUCT<position: BIGINT, timestamp: TIMESTAMP, reason: INT>"
+    message = "STRUCT<position: BIGINT, timestamp: TIMESTAMP, topic: STRING>"
+    left = removals.join(asked, [*_QUEUE], "left_semi").selectExpr(
+        *(*_QUEUE, *_KEYS, "STRUCT(position, timestamp, reason) AS removal"),
+        f"CAST(NULL AS {message}) AS message",
     )
-    came = entered.select(
-        "number",
-        *_KEYS,
-        sf.lit(None)
-        .cast("STRUCT<position: BIGINT, timestamp: TIMESTAMP, reason: INT>")
-        .alias("removal"),
-        sf.struct("position", "timestamp", "topic").alias("message"),
+    came = entered.selectExpr(
+        *(*_QUEUE, *_KEYS, f"CAST(NULL AS {removal}) AS removal"),
+        "STRUCT(position, timestamp, topic) AS message",
     )
-    each = left.unionByName(came).groupBy("number", *_KEYS)
-    judged = each.agg(
-        sf.min("message").alias("message"),
-        sf.min("removal").alias("removal"),
-        sf.max("removal").alias("last_removal"),
-        sf.count("removal").alias("removals"),
+    judged = (
+        left.unionByName(came)
+        .groupBy(*_QUEUE, *_KEYS)
+        .agg(
+            sf.min("message").alias("message"),
+            sf.min("removal").alias("removal"),
+            sf.max("removal").alias("last_removal"),
+            sf.count("removal").alias("removals"),
+        )
     )
     reasons = sf.create_map(*(sf.lit(each) for pair in _REASONS.items() for each in pair))
     reason = sf.coalesce(reasons[sf.col("removal.reason")], sf.lit(OTHER_REASON))
-    begins = judged.where("message IS NOT NULL AND removal IS NOT NULL").groupBy("number")
-    edges = numbers.where("NOT is_from_epoch").join(
-        begins.agg(sf.min("message.position").alias("first_removed")), "number", "left"
+    begins = judged.where("message IS NOT NULL AND removal IS NOT NULL").groupBy(*_QUEUE)
+    edges = asked.where("NOT is_from_epoch").join(
+        begins.agg(sf.min("message.position").alias("first_removed")), [*_QUEUE], "left"
     )
     # Of a queue from which nothing was removed yet, everything is undecided.
     never = sf.lit(2**63 - 1)
-    edges = edges.select("number", sf.coalesce("first_removed", never).alias("begin"))
+    edges = edges.select(*_QUEUE, sf.coalesce("first_removed", never).alias("begin"))
     is_before = sf.coalesce(sf.expr("message.position < begin"), sf.lit(False))
     state = (
         sf.when(sf.expr("message IS NULL"), sf.lit("unknown"))
@@ -231,17 +203,15 @@ def _judged(entered: DataFrame, removals: DataFrame, numbers: DataFrame) -> Data
         .when(is_before, sf.lit("undecided"))
         .otherwise(sf.lit("queued"))
     )
-    return (
-        judged.join(sf.broadcast(edges), "number", "left")
-        .join(numbers.select("number", "queue", "message_type"), "number")
-        .withColumns({"state": state, "reason": sf.when(sf.expr("removal IS NOT NULL"), reason)})
-    )
+    reason = sf.when(sf.expr("removal IS NOT NULL"), reason)
+    known = judged.join(sf.broadcast(edges), [*_QUEUE], "left")
+    return known.withColumns({"state": state, "reason": reason})
 
 
-def _queues_table(judged: DataFrame, numbers: DataFrame) -> DataFrame:
+def _queues_table(judged: DataFrame, asked: DataFrame) -> DataFrame:
     """How the messages of each queue ended."""
     states = [*_REASONS.values(), OTHER_REASON, "queued", "undecided"]
-    counted = judged.groupBy("number").agg(
+    counted = judged.groupBy(*_QUEUE).agg(
         sf.count("message").alias("messages"),
         *(sf.count_if(sf.col("state") == state).alias(state) for state in states),
         sf.count_if(sf.col("state") == "unknown").alias("removed_unknown"),
@@ -249,9 +219,8 @@ def _queues_table(judged: DataFrame, numbers: DataFrame) -> DataFrame:
             "oldest_queued"
         ),
     )
-    table = numbers.select("number", "queue", "message_type").join(counted, "number", "left")
-    counts = ["messages", *states, "removed_unknown"]
-    return table.fillna(0, counts).drop("number").orderBy("queue", "message_type")
+    table = asked.select(*_QUEUE).join(counted, [*_QUEUE], "left")
+    return table.fillna(0, ["messages", *states, "removed_unknown"]).orderBy(*_QUEUE)
 
 
 def _times_table(judged: DataFrame) -> DataFrame:
@@ -259,13 +228,7 @@ def _times_table(judged: DataFrame) -> DataFrame:
     both = judged.where("message IS NOT NULL AND removal IS NOT NULL")
     micros = sf.unix_micros("removal.timestamp") - sf.unix_micros("message.timestamp")
     timed = both.withColumn("seconds", micros / 1e6)
-    percentiles = sf.percentile_approx("seconds", [0.5, 0.95, 0.99], _ACCURACY)
-    keys = ("queue", "message_type", "reason")
-    table = timed.groupBy(*keys).agg(
-        sf.count("*").alias("messages"), percentiles.alias("p"), sf.max("seconds").alias("max")
-    )
-    parts = [sf.col("p")[i].alias(name) for i, name in enumerate(("p50", "p95", "p99"))]
-    return table.select(*keys, "messages", *parts, "max").orderBy(*keys)
+    return percentiles_of(timed, *_QUEUE, "reason")
 
 
 def _add_violations(
@@ -316,8 +279,7 @@ def _without_message(
     if result.facts["is_whole"] or unknown.isEmpty():
         return early.unionByName(unknown)
     # Sequences of a publisher never fall: from the first one on that is left, all would be there.
-    source = spark.read.format("amps-journal").option("journalPath", str(log.directory))
-    rows = source.option("columns", ",".join(_KEYS)).load()
+    rows = read_journal(spark, log.directory, columns=_KEYS, startingPosition=log.first_position)
     firsts = rows.groupBy("publisher_id").agg(sf.min("sequence").alias("first_sequence"))
     joined = unknown.join(firsts, "publisher_id", "left")
     is_known = sf.coalesce(sf.expr("sequence >= first_sequence"), sf.lit(False))
@@ -345,7 +307,7 @@ def _add_dead_letters(
     for queue in queues:
         if not queue.dead_letter:
             continue
-        rows = _rows(spark, log, queue.message_type, "topic,correlation_id,command")
+        rows = _rows(spark, log, queue.message_type, "topic", "correlation_id", "command")
         copies = rows.where((sf.col("topic") == queue.dead_letter) & sf.expr("command='publish'"))
         context = sf.try_to_binary("correlation_id", sf.lit("base64")).cast("STRING")
         read = copies.select(sf.from_json(context, DEAD_LETTER_DDL).alias("copy"))
@@ -353,9 +315,7 @@ def _add_dead_letters(
         parts.append(fields.withColumn("message_type", sf.lit(queue.message_type)))
     if not parts:
         return
-    copies = parts[0]
-    for part in parts[1:]:
-        copies = copies.unionByName(part)
+    copies = union_of(parts)
     keys = ("queue", "message_type", "reason", "deliveries", "cancels")
     table = copies.groupBy(*keys).agg(sf.count("*").alias("messages"))
     result.tables["queue_dead_letters"] = table.orderBy(*keys)

@@ -1,12 +1,9 @@
 """The comparison of two instances that replicate each other.
 
-Both instances must hold the same messages of each publisher, in the same order and with the same
-content; how the messages of different publishers interleave may differ. The comparison uses the
-kernels of the audit: only summaries of both journals are shuffled, and rows are read again where
-summaries differ.
-
-What is compared is decided by sequence and by time. Each instance has its own clock, and logs a
-message when it gets it: so two instances log one message within `allowed_lag_s` of each other.
+The comparison uses the kernels of the audit: only summaries of both journals are shuffled, and rows
+are read again where summaries differ. What is compared is decided by sequence and by time. Each
+instance has its own clock, and logs a message when it gets it: so two instances log one message
+within `allowed_lag_s` of each other.
 
 * Of an instance that has removed its oldest segments, all is compared that follows a message that
   is left of the same publisher, or was logged later than the oldest message that is left. So a
@@ -30,7 +27,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
 from haclient.pyspark.jobs import kernels
-from haclient.pyspark.jobs.order import journal_facts, publishers_table
+from haclient.pyspark.jobs.journals import HEADER_COLUMNS, AnyJournal, Journal
+from haclient.pyspark.jobs.order import journal_facts
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import check_columns, only_row, unsigned
 from haclient_stores.checks import check_seconds
@@ -44,14 +42,13 @@ _CONTENT: Final = ("command", "sow_key", "data")
 
 
 def reconcile(  # noqa: PLR0913  # each is a fact of its own
-    left: DataFrame,
-    right: DataFrame,
+    left: AnyJournal,
+    right: AnyJournal,
     *,
     names: tuple[str, str] = ("left", "right"),
     content: bool = True,
     is_live: bool = False,
     allowed_lag_s: float = ALLOWED_LAG_S,
-    are_whole: tuple[bool | None, bool | None] = (None, None),
     limit: int = 1000,
 ) -> Audit:
     """Compare the journals of two instances that replicate each other.
@@ -62,8 +59,8 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
     compared is in `not_verified`.
 
     Args:
-        left: The journal of one instance.
-        right: The journal of the other instance.
+        left: The directory of one instance, or the rows of its journal.
+        right: That of the other instance.
         names: What the instances are called in the result.
         content: Whether to compare topics, commands, keys and payloads as well.
         is_live: The instances are running: what is newer than everything that the other one has is
@@ -71,51 +68,53 @@ def reconcile(  # noqa: PLR0913  # each is a fact of its own
         allowed_lag_s: By how many seconds one instance may log a message later than the other one,
             with the difference of their clocks. It extends what counts as behind, and what may have
             been removed with the oldest segments.
-        are_whole: Whether each journal has its beginning, so that what it lacks was never logged;
-            by default, whether its first row has the position 1, which a refused publish may have.
         limit: How many differences of each kind are named; all are counted.
 
     Raises:
         UsageError: A DataFrame lacks a column, or the lag is negative.
+        DataLoss: The oldest segments of a directory were removed while it was read.
     """
     check_seconds("allowed_lag_s", allowed_lag_s, zero=True)
     compared = ("topic", *_CONTENT) if content else ("topic",)
-    for name, journal in zip(names, (left, right), strict=True):
-        check_columns(name, journal, ("publisher_id", "sequence", "position", *compared))
+    columns = (*HEADER_COLUMNS, *_CONTENT[1:]) if content else HEADER_COLUMNS
     result = Audit()
-    result.counts = {FindingKind.MISSING_IN_REPLICA: 0, FindingKind.REPLICA_ORDER: 0}
-    sides = (
-        _Side.of(result, names[0], left, is_whole=are_whole[0]),
-        _Side.of(result, names[1], right, is_whole=are_whole[1]),
-    )
-    lag_us = round(allowed_lag_s * 1e6)
-    differ = kernels.differences(
-        _comparable(result, *sides, lag_us=lag_us, is_live=is_live),
-        _comparable(result, *sides[::-1], lag_us=lag_us, is_live=is_live),
-        content=compared if content else (),
-    )
-    if content:
-        result.counts[FindingKind.CONTENT] = 0
-    if differ is not None:
+    with result.naming_damage():
+        journals = [Journal.of(each, columns) for each in (left, right)]
+        for name, journal in zip(names, journals, strict=True):
+            journal.check_columns(name, *kernels.ORDER_COLUMNS, *compared)
+        result.counts = {FindingKind.MISSING_IN_REPLICA: 0, FindingKind.REPLICA_ORDER: 0}
+        sides = tuple(_Side.of(result, *each) for each in zip(names, journals, strict=True))
+        lag_us = round(allowed_lag_s * 1e6)
+        differ = kernels.differences(
+            _comparable(result, *sides, lag_us=lag_us, is_live=is_live),
+            _comparable(result, *sides[::-1], lag_us=lag_us, is_live=is_live),
+            content=compared if content else (),
+        )
         _add_differences(result, differ, names, content=content, limit=limit)
-    if any(result.facts[f"{name}_suspect_runs"] for name in names):
-        _compare_order(result, (left, right), [each.ends for each in sides], names, limit)
+        if any(result.facts[f"{name}_suspect_runs"] for name in names):
+            _compare_order(result, sides, limit)
+        for journal in journals:
+            journal.check_unchanged()
     return result
 
 
 def _add_differences(
     result: Audit,
-    differ: kernels.Differences,
+    differ: kernels.Differences | None,
     names: tuple[str, str],
     *,
     content: bool,
     limit: int,
 ) -> None:
+    if content:
+        result.counts[FindingKind.CONTENT] = 0
+    if differ is None:
+        return
     for missing, other_name in zip(differ[:2], reversed(names), strict=True):
         detail = sf.lit(f"missing in {other_name}")
         result.add(FindingKind.MISSING_IN_REPLICA, missing, detail, limit=limit)
     if content:
-        detail = sf.lit(f"{names[0]} and {names[1]} hold different messages under this bookmark")
+        detail = sf.lit(f"{' and '.join(names)} hold different messages under this bookmark")
         result.add(FindingKind.CONTENT, differ.changed, detail, limit=limit)
 
 
@@ -127,13 +126,14 @@ class _Side(NamedTuple):
     ends: pa.Table
 
     @classmethod
-    def of(cls, result: Audit, name: str, rows: DataFrame, *, is_whole: bool | None) -> _Side:
+    def of(cls, result: Audit, name: str, journal: Journal) -> _Side:
         """Read what a journal has of each publisher, and add it to the result."""
-        ends = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
-        facts = journal_facts(ends, is_whole=is_whole)
+        ends = kernels.publishers_of(journal.runs())
+        facts = journal_facts(ends, is_whole=journal.is_whole)
         result.facts |= {f"{name}_{fact}": value for fact, value in facts.items()}
-        result.tables[f"publishers_of_{name}"] = publishers_table(rows.sparkSession, ends)
-        return cls(name, rows, ends)
+        table = journal.spark.createDataFrame(ends.drop_columns(["intervals"]))
+        result.tables[f"publishers_of_{name}"] = table
+        return cls(name, journal.rows, ends)
 
 
 def _comparable(
@@ -160,15 +160,12 @@ def _comparable(
     judged = side.rows.join(known, "publisher_id", "left").withColumns(
         {"is_removed": is_removed, "is_behind": is_behind}
     )
-    counts = (
-        judged.groupBy("publisher_id")
-        .agg(
-            sf.count("*").alias("rows"),
-            sf.count_if("is_removed").alias("removed"),
-            sf.count_if("is_behind").alias("behind"),
-        )
-        .toArrow()
+    counted = judged.groupBy("publisher_id").agg(
+        sf.count("*").alias("rows"),
+        sf.count_if("is_removed").alias("removed"),
+        sf.count_if("is_behind").alias("behind"),
     )
+    counts = counted.toArrow()
     if is_live:
         result.facts[f"{other.name}_behind"] = _sum(counts["behind"])
     if is_shortened:
@@ -208,26 +205,20 @@ def _sum(column: pa.ChunkedArray) -> int:
     return total or 0
 
 
-def _compare_order(
-    result: Audit,
-    journals: tuple[DataFrame, DataFrame],
-    ends: Sequence[pa.Table],
-    names: tuple[str, str],
-    limit: int,
-) -> None:
+def _compare_order(result: Audit, sides: Sequence[_Side], limit: int) -> None:
     """Compare row by row the publishers that one of the journals does not have in order."""
     unclear = {
         publisher
-        for each in ends
-        for publisher in each.filter(pc.field("suspect_runs") > 0)["publisher_id"].to_pylist()
+        for side in sides
+        for publisher in side.ends.filter(pc.field("suspect_runs") > 0)["publisher_id"].to_pylist()
     }
     by_position = Window.partitionBy("publisher_id").orderBy("position")
     common = ["publisher_id", "sequence"]
     first, second = (
-        journal.where(sf.col("publisher_id").isin(*unclear))
-        .join(other.select(*common).distinct(), common, "left_semi")
+        side.rows.where(sf.col("publisher_id").isin(*unclear))
+        .join(other.rows.select(*common).distinct(), common, "left_semi")
         .select(*common, "topic", "position", sf.row_number().over(by_position).alias("place"))
-        for journal, other in (journals, journals[::-1])
+        for side, other in (sides, sides[::-1])
     )
     there = second.select("publisher_id", "place", sf.col("sequence").alias("other_sequence"))
     differ = first.join(there, ["publisher_id", "place"]).where("sequence <> other_sequence")
@@ -235,9 +226,9 @@ def _compare_order(
     first_one = Window.partitionBy("publisher_id").orderBy("place")
     named = differ.withColumn("n", sf.row_number().over(first_one)).where("n = 1")
     detail = sf.concat(
-        sf.lit(f"in this place {names[1]} has sequence "),
+        sf.lit(f"in this place {sides[1].name} has sequence "),
         "other_sequence",
-        sf.lit(f", {names[0]} has "),
+        sf.lit(f", {sides[0].name} has "),
         "sequence",
     )
     result.add(FindingKind.REPLICA_ORDER, named, detail, limit=limit)

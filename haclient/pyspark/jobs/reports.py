@@ -8,16 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from datetime import UTC, datetime
 from html import escape
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeAlias
 
-from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from haclient.pyspark.jobs.verdict import VIOLATIONS_DDL, Audit, Violation, bookmark_text
+from haclient.pyspark.jobs.latency import upper_edge
+from haclient.pyspark.jobs.report_words import figure_meaning, kind_meaning
+from haclient.pyspark.jobs.verdict import (
+    VIOLATIONS_DDL,
+    Audit,
+    FindingKind,
+    Violation,
+    bookmark_text,
+)
 
 MAX_TABLE_ROWS: Final = 200
 """Rows of a table in the page: the Parquet tables have all of them."""
@@ -26,49 +36,51 @@ MAX_SERIES: Final = 8
 """Lines of a plot that can be told apart."""
 
 _WIDTH: Final = 860
-_HEIGHT: Final = 220
-_LEFT: Final = 64
+_HEIGHT: Final = 230
+_LEFT: Final = 70
 _BOTTOM: Final = 26
-_TOP: Final = 10
+_TOP: Final = 12
 _RIGHT: Final = 12
 _DAY_S: Final = 86_400
-_COLOURS: Final = (
-    "#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#0a7a83", "#bf3989", "#57606a"
-)  # fmt: skip
+_LOG_SPAN: Final = 30  # values that differ by more are drawn on a logarithmic scale
+_DURATIONS: Final = ("p50", "p95", "p99", "max")
 
 _STYLE: Final = """
-:root { color-scheme: light; }
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2328; background: #fff; margin: 0; }
+:root { color-scheme: light dark; --text: #1f2328; --soft: #59636e; --line: #d1d9e0; --page: #fff;
+  --good: #dafbe1; --bad: #ffebe9; --green: #1a7f37; --red: #cf222e; --c0: #0969da; --c1: #cf222e;
+  --c2: #1a7f37; --c3: #9a6700; --c4: #8250df; --c5: #0a7a83; --c6: #bf3989; --c7: #59636e; }
+@media (prefers-color-scheme: dark) { :root { --text: #e6edf3; --soft: #9198a1; --line: #3d444d;
+  --page: #0d1117; --good: #12261e; --bad: #2d1617; --green: #3fb950; --red: #f85149;
+  --c0: #4493f8; --c1: #f85149; --c2: #3fb950; --c3: #d29922; --c4: #ab7df8; --c5: #39c5cf;
+  --c6: #db61a2; --c7: #9198a1; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page);
+  margin: 0; }
 main { max-width: 940px; margin: 0 auto; padding: 24px 20px 60px; }
-h1 { font-size: 24px; margin: 0 0 4px; } h2 { font-size: 18px; margin: 36px 0 8px; }
-p.note, figcaption { color: #57606a; font-size: 13px; margin: 4px 0 10px; }
+h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 36px 0 8px; } h3 { font-size: 15px; margin: 20px 0 4px; }
+p.note, figcaption { color: var(--soft); font-size: 13px; margin: 4px 0 10px; }
 .verdict { border-radius: 6px; padding: 12px 16px; margin: 16px 0; font-size: 17px; }
-.good { background: #dafbe1; border-left: 6px solid #1a7f37; }
-.bad { background: #ffebe9; border-left: 6px solid #d1242f; }
+.good { background: var(--good); border-left: 6px solid var(--green); }
+.bad { background: var(--bad); border-left: 6px solid var(--red); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; width: 100%; }
-th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid #d8dee4;
+th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var(--line);
   vertical-align: top; }
 th { font-weight: 600; white-space: nowrap; } td.n, th.n { text-align: right; padding-right: 18px; }
-td.code { font-family: ui-monospace, monospace; white-space: nowrap; }
-figure { margin: 0; } svg { width: 100%; height: auto; display: block; }
-svg text { font: 11px system-ui, sans-serif; fill: #57606a; }
+td.code { font-family: ui-monospace, monospace; white-space: nowrap; } td.t { white-space: nowrap; }
+td.wide { min-width: 220px; }
+@media (max-width: 600px) { main { padding: 12px 12px 40px; } td.wide { min-width: 170px; } }
+figure { margin: 0; } svg { width: 100%; min-width: 560px; height: auto; display: block; }
+svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
+svg .grid { stroke: var(--line); } svg .bar { fill: var(--c0); }
 .key { font-size: 13px; margin-right: 16px; white-space: nowrap; }
 .key i { display: inline-block; width: 14px; height: 3px; margin-right: 6px;
   vertical-align: middle; }
 """
 
-
-class Series(NamedTuple):
-    """One line of a plot.
-
-    Attributes:
-        name: What it shows.
-        points: Time in seconds since 1970, and value; `None` where nothing was measured.
-    """
-
-    name: str
-    points: Sequence[tuple[float, float | None]]
+Rows: TypeAlias = list[dict[str, Any]]
+Lines: TypeAlias = Mapping[str, Sequence[tuple[float, float | None]]]
+"""Of each line of a plot: times in seconds since 1970, and values where something was measured."""
 
 
 def write_report(
@@ -93,7 +105,12 @@ def write_report(
     directory.mkdir(parents=True, exist_ok=True)
     # Hadoop takes what follows the scheme as it is: an encoded blank would be another directory.
     location = tables or f"file://{directory.absolute() / 'tables'}"
-    _write_tables(result, location)
+    for name, table in result.tables.items():
+        table.write.mode("overwrite").parquet(f"{location}/{name}")
+    for table in [*result.tables.values()][:1]:
+        rows = [(str(each.kind), *astuple(each)[1:]) for each in result.violations]
+        frame = table.sparkSession.createDataFrame(rows, VIOLATIONS_DDL)
+        frame.coalesce(1).write.mode("overwrite").parquet(f"{location}/violations")
     shown = {name: _rows(result, name) for name in result.tables}
     page = render(result, shown, title=title).encode()
     (directory / "report.html").write_bytes(page)
@@ -103,60 +120,28 @@ def write_report(
     return verdict
 
 
-def _write_tables(result: Audit, location: str) -> None:
-    for name, table in result.tables.items():
-        table.write.mode("overwrite").parquet(f"{location}/{name}")
-    any_table = next(iter(result.tables.values()), None)
-    if any_table is None:
-        return
-    rows = [violation_values(each) for each in result.violations]
-    frame = any_table.sparkSession.createDataFrame(rows, VIOLATIONS_DDL)
-    frame.coalesce(1).write.mode("overwrite").parquet(f"{location}/violations")
-
-
-def violation_values(violation: Violation) -> tuple[object, ...]:
-    """A violation as a row of the table `violations`."""
-    return (
-        str(violation.kind),
-        violation.bookmark,
-        violation.topic,
-        violation.position,
-        violation.timestamp,
-        violation.client,
-        violation.sub_id,
-        violation.detail,
-    )
-
-
-def _rows(result: Audit, name: str) -> list[dict[str, Any]]:
+def _rows(result: Audit, name: str) -> Rows:
     """The rows of a table that the page shows."""
     table = result.tables[name]
     if name == "lag":
-        return _largest_lags(table)
+        # The points of the subscriptions with the largest backlog, with the number of all.
+        both = ["client", "sub_id"]
+        peaks = table.groupBy(*both).agg(sf.max("backlog").alias("peak")).collect()
+        worst = sorted(peaks, key=lambda row: (-row["peak"], row["client"], row["sub_id"]))
+        chosen = [(row["client"], row["sub_id"]) for row in worst[:MAX_SERIES]]
+        names = table.sparkSession.createDataFrame(chosen, "client STRING, sub_id STRING")
+        points = table.join(sf.broadcast(names), both).orderBy(*both, "start").collect()
+        return [row.asDict() | {"subscriptions": len(peaks)} for row in points]
     if name.startswith("publishers"):
         table = table.orderBy("suspect_runs", "rows", ascending=[False, False])
     limit = MAX_TABLE_ROWS if not name.startswith("latency") else MAX_TABLE_ROWS * 12
     return [row.asDict() for row in table.limit(limit).collect()]
 
 
-def _largest_lags(table: DataFrame) -> list[dict[str, Any]]:
-    """The points of the subscriptions with the largest backlog, with the number of all."""
-    both = ["client", "sub_id"]
-    # One row for each subscription: few enough to be collected.
-    peaks = table.groupBy(*both).agg(sf.max("backlog").alias("peak")).collect()
-    worst = sorted(peaks, key=lambda row: (-row["peak"], row["client"], row["sub_id"]))
-    if not worst:
-        return []
-    chosen = [(row["client"], row["sub_id"]) for row in worst[:MAX_SERIES]]
-    names = table.sparkSession.createDataFrame(chosen, "client STRING, sub_id STRING")
-    points = table.join(sf.broadcast(names), both).orderBy(*both, "start")
-    return [row.asDict() | {"subscriptions": len(peaks)} for row in points.collect()]
-
-
 # --- the page ---------------------------------------------------------------------------------
 
 
-def render(result: Audit, tables: dict[str, list[dict[str, Any]]], *, title: str) -> str:
+def render(result: Audit, tables: dict[str, Rows], *, title: str) -> str:
     """The HTML page.
 
     Args:
@@ -166,14 +151,14 @@ def render(result: Audit, tables: dict[str, list[dict[str, Any]]], *, title: str
     """
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _verdict_section(result),
-        _violation_section(result),
-        _facts_section(result),
-        *_latency_sections(tables),
-        *_lag_sections(tables.get("lag", [])),
-        *_publisher_sections(tables),
+        _verdict(result),
+        *_violations(result),
+        *_figures(result),
+        *_latency(tables),
+        *_lag(tables.get("lag", [])),
+        *_publishers(tables),
     ]
-    body = "\n".join(part for part in parts if part)
+    body = "\n".join(parts)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -182,111 +167,113 @@ def render(result: Audit, tables: dict[str, list[dict[str, Any]]], *, title: str
     )
 
 
-def _verdict_section(result: Audit) -> str:
+def _verdict(result: Audit) -> str:
     total = sum(result.counts.values())
-    if result.is_good:
-        checked = ", ".join(str(kind) for kind in result.counts)
-        return (
-            '<div class="verdict good"><strong>Good.</strong> No violation was found.</div>'
-            f'<p class="note">Looked for: {escape(checked)}.</p>'
-        )
     reasons = "".join(f"<li>{escape(each)}</li>" for each in result.not_verified)
     gaps = f'<p class="note">Not compared:</p><ul>{reasons}</ul>' if reasons else ""
-    if not total:
-        return (
-            '<div class="verdict bad"><strong>Not verified.</strong> No violation was found, but '
-            f"not everything could be compared.</div>{gaps}"
+    if total:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.counts.items() if count)
+        noun = "violation" if total == 1 else "violations"
+        said = f"<strong>Bad.</strong> {total:,} {noun}: {escape(kinds)}."
+    elif gaps:
+        said = (
+            "<strong>Not verified.</strong> No violation was found, but not everything could be "
+            "compared."
         )
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in result.counts.items() if count)
-    noun = "violation" if total == 1 else "violations"
-    return (
-        f'<div class="verdict bad"><strong>Bad.</strong> {total:,} {noun}: {escape(kinds)}.</div>'
-        + gaps
-    )
+    else:
+        said = "<strong>Good.</strong> No violation was found."
+    looked = ", ".join(str(kind) for kind in result.counts)
+    note = f'<p class="note">Looked for: {escape(looked)}.</p>' if looked else ""
+    colour = "good" if result.is_good else "bad"
+    return f'<div class="verdict {colour}">{said}</div>{gaps}{note}'
 
 
-def _violation_section(result: Audit) -> str:
+def _violations(result: Audit) -> Iterator[str]:
+    """Each kind with what it means, and with its messages."""
     if not result.violations:
-        return ""
-    shown = result.violations[:MAX_TABLE_ROWS]
-    total = sum(result.counts.values())
-    note = "" if len(shown) == total else f"The first {len(shown):,} of {total:,}."
-    rows = [
-        {
-            "violation": str(each.kind),
-            "bookmark": each.bookmark,
-            "topic": each.topic,
-            "position": each.position,
-            "time": each.timestamp,
-            "subscription": f"{each.client or ''} {each.sub_id or ''}".strip() or None,
-            "detail": each.detail,
-        }
-        for each in shown
-    ]
-    return _section("Violations", _table(rows), note)
-
-
-def _facts_section(result: Audit) -> str:
-    rows = [
-        {"figure": name.replace("_", " "), "value": value} for name, value in result.facts.items()
-    ]
-    return _section("Figures", _table(rows), "") if rows else ""
-
-
-def _latency_sections(tables: dict[str, list[dict[str, Any]]]) -> Iterable[str]:
-    by_stage: dict[str, list[dict[str, Any]]] = {}
-    for row in tables.get("latency", []):
-        by_stage.setdefault(row["stage"], []).append(row)
-    for stage, rows in by_stage.items():
-        series = [
-            Series(name, [(_seconds(row["start"]), row[name]) for row in rows])
-            for name in ("p50", "p95", "p99", "max")
+        return
+    yield "<section><h2>Violations</h2>"
+    for kind, group in groupby(sorted(result.violations, key=_place), lambda each: each.kind):
+        found = [*group]
+        rows: Rows = [
+            {
+                "bookmark": each.bookmark,
+                "what was found": each.detail,
+                "topic": each.topic,
+                "position": each.position,
+                "time": each.timestamp,
+                "subscription": f"{each.client or ''} {each.sub_id or ''}".strip() or None,
+            }
+            for each in found[:MAX_TABLE_ROWS]
         ]
-        yield _section(f"Latency: {stage}", plot(series, _duration), "Percentiles over time.")
-    for name, whose in (
-        ("latency_by_subscription", "subscription"),
-        ("latency_by_publisher", "publisher and topic"),
-    ):
-        rows = [_latency_row(row) for row in tables.get(name, [])[:MAX_TABLE_ROWS]]
+        total = result.counts.get(kind, len(found))
+        some = f" The first {len(rows):,} are shown." if len(rows) < total else ""
+        yield f"<h3>{total:,} {escape(kind)}</h3>{_note(kind_meaning(kind) + some)}{_table(rows)}"
+    yield "</section>"
+
+
+def _place(violation: Violation) -> int:
+    return [*FindingKind].index(violation.kind)
+
+
+def _figures(result: Audit) -> Iterator[str]:
+    rows: Rows = [
+        {"figure": name.replace("_", " "), "value": _text(value), "meaning": figure_meaning(name)}
+        for name, value in result.facts.items()
+    ]
+    if rows:
+        yield _section("Figures", _table(rows, right=("value",)), "")
+
+
+def _latency(tables: dict[str, Rows]) -> Iterator[str]:
+    bars = {stage: [*rows] for stage, rows in _by(tables.get("latency_histogram", []), "stage")}
+    for stage, rows in _by(tables.get("latency", []), "stage"):
+        parts = []
+        if stage in bars:
+            note = "How many messages took how long; the scale of times is logarithmic."
+            parts.append(_note(note) + histogram(bars[stage]))
+        if len(rows) > 1:
+            lines = {name: _points(rows, name) for name in _DURATIONS}
+            note = "Percentiles over time: of 100 messages, 50, 95 or 99 took at most so long."
+            parts.append(_note(note) + plot(lines, _duration))
+        if parts:
+            yield _section(f"Latency: {stage}", "".join(parts), "")
+    for whose in ("subscription", "publisher"):
+        rows = [_latency_row(row) for row in tables.get(f"latency_by_{whose}", [])]
         if rows:
-            yield _section(f"Latency by {whose}", _table(rows), "")
+            yield _section(f"Latency by {whose}", _table(rows[:MAX_TABLE_ROWS]), "")
 
 
 def _latency_row(row: dict[str, Any]) -> dict[str, Any]:
-    shown = dict(row)
+    shown = {k: _duration(v) if k in _DURATIONS and v is not None else v for k, v in row.items()}
     if "publisher_id" in shown:
         shown["publisher_id"] = str(shown["publisher_id"] % 2**64)
-    durations = ("p50", "p95", "p99", "max")
-    return {k: _duration(v) if k in durations and v is not None else v for k, v in shown.items()}
+    return shown
 
 
-def _lag_sections(rows: list[dict[str, Any]]) -> Iterable[str]:
-    by_subscription: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_subscription.setdefault(f"{row['client']} {row['sub_id']}", []).append(row)
-    chosen = sorted(
-        by_subscription.items(), key=lambda item: -max(row["backlog"] for row in item[1])
-    )[:MAX_SERIES]
-    if not chosen:
+def _lag(rows: Rows) -> Iterator[str]:
+    by_one = {f"{client} {sub_id}": of for (client, sub_id), of in _by(rows, "client", "sub_id")}
+    if not any(len(points) > 1 for points in by_one.values()):
         return
-    count = rows[0].get("subscriptions", len(by_subscription))
-    note = f"The {len(chosen)} subscriptions with the largest backlog of {count}."
+    count = rows[0].get("subscriptions", len(by_one))
+    note = f"The {min(count, MAX_SERIES)} subscriptions with the largest backlog of {count}."
     for title, column, unit in (
         ("Lag: messages logged and not yet received", "backlog", _count),
         ("Lag: greatest age of a received message", "seconds_behind", _duration),
     ):
-        series = [
-            Series(name, [(_seconds(row["start"]), row[column]) for row in of_one])
-            for name, of_one in chosen
-        ]
-        yield _section(title, plot(series, unit), note)
+        lines = {name: _points(of, column) for name, of in by_one.items()}
+        yield _section(title, plot(lines, unit), note)
 
 
-def _publisher_sections(tables: dict[str, list[dict[str, Any]]]) -> Iterable[str]:
+def _points(rows: Rows, column: str) -> list[tuple[float, float | None]]:
+    return [(row["start"].timestamp(), row[column]) for row in rows]
+
+
+def _publishers(tables: dict[str, Rows]) -> Iterator[str]:
     for name, rows in tables.items():
         if not name.startswith("publishers") or not rows:
             continue
-        shown = [
+        shown: Rows = [
             {
                 "publisher": str(row["publisher_id"] % 2**64),
                 "messages": row["rows"],
@@ -301,17 +288,30 @@ def _publisher_sections(tables: dict[str, list[dict[str, Any]]]) -> Iterable[str
         yield _section(name.replace("_", " ").capitalize(), _table(shown), note)
 
 
+def _by(rows: Rows, *names: str) -> Iterator[tuple[Any, Rows]]:
+    """The rows of each value of some columns, in the order in which these come first."""
+    groups: dict[Any, Rows] = {}
+    for row in rows:
+        key = row[names[0]] if len(names) == 1 else tuple(row[name] for name in names)
+        groups.setdefault(key, []).append(row)
+    yield from groups.items()
+
+
 def _section(title: str, content: str, note: str) -> str:
-    remark = f'<p class="note">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{remark}{content}</section>"
+    return f"<section><h2>{escape(title)}</h2>{_note(note)}{content}</section>"
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def _note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>' if text else ""
+
+
+def _table(rows: Rows, *, right: Sequence[str] = ()) -> str:
     """A table; columns without any value are left out."""
     names = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    head = "".join(f"<th{_class(name, rows)}>{escape(name)}</th>" for name in names)
+    kinds = {name: "n" if name in right else _class(name, rows) for name in names}
+    head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in names)
     lines = [
-        "".join(f"<td{_class(name, rows)}>{escape(_text(row[name]))}</td>" for name in names)
+        "".join(f'<td class="{kinds[name]}">{escape(_text(row[name]))}</td>' for name in names)
         for row in rows
     ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
@@ -321,11 +321,13 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _class(name: str, rows: Sequence[dict[str, Any]]) -> str:
+def _class(name: str, rows: Rows) -> str:
     if "bookmark" in name or name == "publisher":
-        return ' class="code"'
+        return "code"
     values = [row[name] for row in rows if row[name] is not None]
-    return ' class="n"' if all(isinstance(value, int | float) for value in values) else ""
+    if all(isinstance(value, int | float) for value in values):
+        return "n"
+    return "t" if isinstance(values[0], datetime) or len(str(values[0])) < 24 else "wide"  # noqa: PLR2004 - what fits into a column
 
 
 def _text(value: object) -> str:
@@ -345,73 +347,105 @@ def _text(value: object) -> str:
 # --- plots ------------------------------------------------------------------------------------
 
 
-def plot(series: Sequence[Series], unit: Callable[[float], str]) -> str:
+def plot(lines: Lines, unit: Callable[[float], str]) -> str:
     """A plot over time as SVG, with its key.
 
     Args:
-        series: The lines; at most `MAX_SERIES` of them are drawn.
+        lines: By name; at most `MAX_SERIES` of them are drawn, and none that is a single point.
         unit: Makes the text of a value on the axis.
     """
-    drawn = [each for each in series[:MAX_SERIES] if any(v is not None for _, v in each.points)]
-    if not drawn:
-        return '<p class="note">Nothing was measured.</p>'
-    times = [at for each in drawn for at, _ in each.points]
-    values = [value for each in drawn for _, value in each.points if value is not None]
-    begin, end = min(times), max(times)
-    low, high = min(0.0, *values), max(values)
-    span, height = (end - begin) or 1.0, (high - low) or 1.0
-
-    def x(at: float) -> float:
-        return _LEFT + (at - begin) / span * (_WIDTH - _LEFT - _RIGHT)
-
-    def y(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / height * (_HEIGHT - _BOTTOM - _TOP)
-
-    parts = [_horizontal(y(v), unit(v)) for v in (low, low + height / 2, low + height)]
-    parts += [_vertical(x(at), at, end - begin) for at in _ticks(begin, end)]
-    parts += [
-        _line([(x(at), y(v)) for at, v in each.points if v is not None], colour)
-        for each, colour in zip(drawn, _COLOURS, strict=False)
+    drawn = [
+        (name, points)
+        for name, of_one in [*lines.items()][:MAX_SERIES]
+        if len(points := [(at, v) for at, v in of_one if v is not None]) > 1
     ]
-    key = "".join(
-        f'<span class="key"><i style="background:{colour}"></i>{escape(each.name)}</span>'
-        for each, colour in zip(drawn, _COLOURS, strict=False)
+    if not drawn:
+        return _note("Too little was measured for a plot.")
+    times = [at for _, points in drawn for at, _ in points]
+    values = [value for _, points in drawn for _, value in points]
+    begin, end = min(times), max(times)
+    y, marks = _scale(values)
+    parts = [_horizontal(y(mark), unit(mark)) for mark in marks]
+    span = (end - begin) or 1.0
+    inner = _WIDTH - _LEFT - _RIGHT
+    form = "%H:%M:%S" if span < _DAY_S else "%m-%d %H:%M"
+    for n in range(6):
+        at = datetime.fromtimestamp(begin + span * (n + 0.5) / 6, UTC)
+        parts.append(_below(_LEFT + inner * (n + 0.5) / 6, at.strftime(form)))
+    for number, (_, points) in enumerate(drawn):
+        text = " ".join(
+            f"{_LEFT + (at - begin) / span * inner:.1f},{y(value):.1f}" for at, value in points
+        )
+        style = f"stroke:var(--c{number})"
+        parts.append(f'<polyline points="{text}" fill="none" style="{style}" stroke-width="1.6"/>')
+    keys = "".join(
+        f'<span class="key"><i style="background:var(--c{number})"></i>{escape(name)}</span>'
+        for number, (name, _) in enumerate(drawn)
     )
+    return _figure(parts, keys)
+
+
+def histogram(rows: Rows) -> str:
+    """Bars for the rows of `latency_histogram` of one stage, as SVG.
+
+    Args:
+        rows: Each with `bucket`, as `haclient.pyspark.jobs.latency` numbers them, and `messages`.
+    """
+    timed = [(row["bucket"], row["messages"]) for row in rows if row["bucket"] is not None]
+    others = sum(row["messages"] for row in rows if row["bucket"] is None)
+    note = f"{others:,} took no time or less: the clocks of two machines differ." if others else ""
+    if not timed:
+        return _note(note)
+    inner, ground = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _BOTTOM
+    first, count = min(timed)[0], max(timed)[0] - min(timed)[0] + 1
+    width = min(inner / count, 60.0)
+    top = max(messages for _, messages in timed)
+    marks = (0, top / 2, top) if top > 1 else (0, top)
+    parts = [_horizontal(ground - (ground - _TOP) * mark / top, _count(mark)) for mark in marks]
+    for bucket, messages in timed:
+        x, height = _LEFT + (bucket - first) * width, messages / top * (ground - _TOP)
+        above, up_to = (_duration(upper_edge(each)) for each in (bucket - 1, bucket))
+        parts.append(
+            f'<rect class="bar" x="{x + 1:.1f}" y="{ground - height:.1f}" width="{width - 2:.1f}" '
+            f'height="{height:.1f}"><title>{above} to {up_to}: {messages:,}</title></rect>'
+        )
+    parts += [
+        _below(_LEFT + n * width, _duration(upper_edge(first + n - 1)))
+        for n in range(0, count + 1, math.ceil(64 / width))
+    ]
+    return _figure(parts, "") + _note(note)
+
+
+def _scale(values: Sequence[float]) -> tuple[Callable[[float], float], list[float]]:
+    """From a value to its height, and values to mark; logarithmic where small ones would vanish."""
+    low, high = min(values), max(values)
+    ground, height = _HEIGHT - _BOTTOM, _HEIGHT - _BOTTOM - _TOP
+    if low > 0 and high / low > _LOG_SPAN:
+        bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
+        marks = [10.0**n for n in range(bottom, top + 1)]
+        return lambda value: ground - (math.log10(value) - bottom) / (top - bottom) * height, marks
+    low = min(low, 0.0)
+    span = (high - low) or 1.0
+    marks = [low, low + span / 2, low + span]
+    return lambda value: ground - (value - low) / span * height, marks
+
+
+def _figure(parts: Iterable[str], keys: str) -> str:
     return (
-        f'<figure><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{"".join(parts)}</svg>'
-        f"<figcaption>{key}</figcaption></figure>"
+        f'<figure><div class="scroll"><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
+        f"{''.join(parts)}</svg></div><figcaption>{keys}</figcaption></figure>"
     )
-
-
-def _line(points: Sequence[tuple[float, float]], colour: str) -> str:
-    if len(points) == 1:
-        ((x, y),) = points
-        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>'
-    text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{text}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
 
 
 def _horizontal(y: float, text: str) -> str:
     return (
-        f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#d8dee4"/>'
+        f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
         f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(text)}</text>'
     )
 
 
-def _vertical(x: float, at: float, span_s: float) -> str:
-    form = "%H:%M:%S" if span_s < _DAY_S else "%m-%d %H:%M"
-    text = datetime.fromtimestamp(at, UTC).strftime(form)
-    return f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{text}</text>'
-
-
-def _ticks(begin: float, end: float) -> list[float]:
-    if end <= begin:
-        return [begin]
-    return [begin + (end - begin) * (i + 0.5) / 6 for i in range(6)]
-
-
-def _seconds(at: datetime) -> float:
-    return at.timestamp()
+def _below(x: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(text)}</text>'
 
 
 def _count(value: float) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -11,12 +13,15 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as sf
 
+from haclient.errors import StoreCorrupt
+from haclient.pyspark.jobs.damage import Damage, DamagedJournal
 from haclient.pyspark.rows import unsigned
 
 
 class FindingKind(enum.StrEnum):
     """The kinds of violations."""
 
+    DAMAGED = "damaged file"
     DUPLICATE = "duplicate"
     ORDER_BREAK = "order break"
     HOLE = "hole"
@@ -104,6 +109,26 @@ class Audit:
             "not_verified": self.not_verified,
             "facts": {name: _plain(value) for name, value in self.facts.items()},
         }
+
+    @contextmanager
+    def naming_damage(self) -> Generator[None]:
+        """Name what is damaged in the files that the block reads; then nothing else was judged."""
+        damages: list[Damage] = []
+        try:
+            yield
+        except DamagedJournal as error:  # as tasks have said
+            damages = error.damages
+        except StoreCorrupt as error:  # as the driver has met it
+            damages = [Damage.of(error)]
+        if not damages:
+            return
+        named = [Violation(kind=FindingKind.DAMAGED, **damage._asdict()) for damage in damages]
+        self.counts = {FindingKind.DAMAGED: len(named)}
+        self.violations = named
+        self.not_verified.append(
+            "files are damaged, and nothing else was compared: restore them; a Parquet file alone "
+            "is written again by `haclient pyspark seal --verify`"
+        )
 
     def add(self, kind: FindingKind, rows: DataFrame, detail: Column, *, limit: int) -> None:
         """Count the violations in `rows`, and keep the first ones.

@@ -702,3 +702,24 @@ def starts_in(chunk: JournalChunk, blocks: Sequence[BlockHeader]) -> Iterator[Lo
         for record in read_records(chunk.data, block.start - chunk.base, block.end - chunk.base):
             if record.command == RecordCommand.START:
                 yield read_start(record)
+
+
+def is_broker_directory(path: str | Path) -> bool:
+    """Whether a path is the directory of a broker, and not an export or an address.
+
+    Raises:
+        UsageError: There is no such directory, or it is neither.
+    """
+    if "://" in str(path):
+        return False
+    folder = Path(path)
+    if not folder.is_dir():
+        raise UsageError(f"{path}: there is no such directory")
+    names = [each.name for each in folder.iterdir()]
+    if any(name.startswith("journal.") for name in names):
+        return True
+    if any(name.startswith("date=") for name in names):
+        return False
+    raise UsageError(
+        f"{path}: neither the directory of a broker (journal.00000001 ...) nor an export (date=...)"
+    )

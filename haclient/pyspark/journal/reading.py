@@ -10,7 +10,7 @@ goes between planning and reading, or damage is found halfway.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,7 @@ from haclient.pyspark.journal.records import (
     record_offsets,
     rows_of,
 )
-from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file
+from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file, warn
 from haclient.pyspark.rows import DataLoss, arrow_schema
 
 MIN_SEALED_ROWS: Final = 25_000
@@ -63,11 +63,13 @@ class SplitReader:
         directory: Where the journal is.
         columns: Names of the columns, in order.
         fail_on_data_loss: Whether rows that were removed since the query was planned are an error.
+        on_damage: Called when a Parquet file is damaged and the journal is read instead.
     """
 
     directory: Path
     columns: Sequence[str]
     fail_on_data_loss: bool = True
+    on_damage: Callable[[StoreCorrupt], None] = warn
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, in batches of any size.
@@ -95,7 +97,7 @@ class SplitReader:
             end_position=min(split.wanted.end_position, piece.next_position),
         )
         origin = split.origins[piece.segment]
-        file = sealed_file(self.directory, piece.segment, origin)
+        file = sealed_file(self.directory, piece.segment, origin, on_damage=self.on_damage)
         damage: StoreCorrupt | None = None
         if file is not None and _is_worth(file, wanted):
             try:
@@ -106,7 +108,7 @@ class SplitReader:
                     wanted = wanted._replace(first_position=next_position)
             except StoreCorrupt as error:
                 damage = error
-                _log.warning("%s: the journal is read instead; seal it again", error)
+                self.on_damage(error)
             else:
                 return
         try:

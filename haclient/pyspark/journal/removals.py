@@ -7,7 +7,8 @@ or a lower one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ import pyarrow as pa
 from haclient.pyspark.journal.log import JournalChunk, JournalLog, read_pieces
 from haclient.pyspark.journal.pieces import Piece
 from haclient.pyspark.journal.records import Integers, headers_at, record_offsets
-from haclient.pyspark.rows import printable
+from haclient.pyspark.rows import in_tasks, printable
 from haclient_fake_server.journal.format import (
     QUEUE_ENTRY,
     SEGMENT_HEADER_BYTES,
@@ -63,12 +64,9 @@ def removals_of(spark: SparkSession, log: JournalLog) -> DataFrame:
         spark: The session; its workers can read the files.
         log: The log.
     """
-    splits = removal_splits(log)
-    rows = [(number, *piece[:3]) for number, split in enumerate(splits) for piece in split]
-    pieces = spark.createDataFrame(rows, "split INT, segment BIGINT, begin BIGINT, end BIGINT")
-    spread = pieces.repartitionById(max(1, len(splits)), pieces["split"])
-    ordered = spread.sortWithinPartitions("split", "segment", "begin")
-    return ordered.mapInArrow(_reader(log.directory), REMOVALS_DDL)
+    return in_tasks(
+        spark, removal_splits(log), partial(read_removal_batches, log.directory), REMOVALS_DDL
+    )
 
 
 def removal_splits(log: JournalLog, split_bytes: int = _SPLIT_BYTES) -> list[list[Piece]]:
@@ -92,16 +90,6 @@ def removal_splits(log: JournalLog, split_bytes: int = _SPLIT_BYTES) -> list[lis
             splits[-1].append(Piece(manifest.number, begin, end))
             size += end - begin
     return splits
-
-
-def _reader(directory: Path) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            names = ("segment", "begin", "end")
-            columns = [batch.column(name).to_pylist() for name in names]
-            yield from read_removal_batches(directory, map(Piece, *columns))
-
-    return run
 
 
 def read_removal_batches(directory: Path, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:

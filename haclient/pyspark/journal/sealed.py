@@ -17,7 +17,7 @@ import json
 import logging
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -259,23 +259,36 @@ class SealedFile:
             self.checked.check(start, start + column.total_compressed_size)
 
 
-def sealed_file(directory: Path, number: int, origin: Origin | None = None) -> SealedFile | None:
-    """The Parquet file of a segment; `None` if there is none that can be read.
+def warn(error: OSError | StoreCorrupt) -> None:
+    """Name a damaged file in the log of this process."""
+    _log.warning("%s: the journal is read instead; seal it again", error)
 
-    A damaged one is named in a warning: its segment is read instead.
+
+def sealed_file(
+    directory: Path,
+    number: int,
+    origin: Origin | None = None,
+    *,
+    on_damage: Callable[[StoreCorrupt], None] = warn,
+) -> SealedFile | None:
+    """The Parquet file of a segment; `None` if there is none that can be read.
 
     Args:
         directory: Where the journal is.
         number: The segment.
         origin: Of the segment, where it is known: a file of another journal does not count.
+        on_damage: Called when it is damaged: its segment is read instead.
     """
     path = sealed_path(directory, number)
     try:
         found = SealedFile.open(path)
     except FileNotFoundError:
         return None
-    except (OSError, StoreCorrupt) as error:
-        _log.warning("%s: the journal is read instead; seal it again", error)
+    except StoreCorrupt as error:
+        on_damage(error)
+        return None
+    except OSError as error:
+        warn(error)
         return None
     is_it = found.manifest.number == number and origin in {None, found.origin}
     return found if is_it else None

@@ -225,7 +225,7 @@ def test_an_export_of_an_export_has_the_chosen_messages(
     )
 
 
-@pytest.mark.parametrize("mode", ["errorifexists", "append", "overwrite"])
+@pytest.mark.parametrize("mode", ["errorifexists", "append"])
 @pytest.mark.parametrize("target", ["broker", "", "broker/out", "link", "file:"])
 def test_an_export_is_not_written_over_the_journal_that_it_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: str, target: str

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from haclient.cli.pyspark.session import choose_topics, parse_moment, read_journal
+from haclient.cli.pyspark.session import choose_topics, parse_moment
 from haclient.errors import UsageError
+from haclient.pyspark.jobs.journals import Journal
 from support.journals import JournalWriter, message
 
 if TYPE_CHECKING:
@@ -35,30 +36,30 @@ def test_a_text_that_is_no_moment_is_a_usage_error() -> None:
 
 
 def test_topics_are_chosen_by_name_or_by_pattern(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([("orders",), ("orders/new",), ("prices",)], "topic STRING")
-    assert choose_topics(rows, None, None).count() == 3
-    assert choose_topics(rows, "orders", None).count() == 1
-    assert choose_topics(rows, None, "^orders").count() == 2
+    names = [("orders",), ("orders/new",), ("prices",)]
+    rows = Journal(spark.createDataFrame(names, "topic STRING"))
+    assert choose_topics(rows, None, None).rows.count() == 3
+    assert choose_topics(rows, "orders", None).rows.count() == 1
+    assert choose_topics(rows, None, "^orders").rows.count() == 2
     with pytest.raises(UsageError, match="--topic or --topic-pattern, not both"):
         choose_topics(rows, "orders", "^orders")
 
 
-def test_a_directory_that_is_no_journal_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_directory_that_is_no_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no such directory"):
-        read_journal(spark, str(tmp_path / "none"))
+        Journal.of(tmp_path / "none")
     with pytest.raises(UsageError, match=r"neither the directory of a broker .* nor an export"):
-        read_journal(spark, str(tmp_path))
+        Journal.of(tmp_path)
 
 
-def test_a_journal_is_read_by_message_type_and_an_export_does_not_tell_it(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    JournalWriter(tmp_path / "broker").append([message(), message()])
-    found = [
-        read_journal(spark, str(tmp_path / "broker"), message_type=each).count()
-        for each in (None, "json", "fix")
-    ]
+@pytest.mark.usefixtures("spark")
+def test_a_journal_is_read_by_message_type(tmp_path: Path) -> None:
+    JournalWriter(tmp_path).append([message(), message()])
+    found = [Journal.of(tmp_path, message_type=each).rows.count() for each in (None, "json", "fix")]
     assert found == [2, 2, 0]
-    (tmp_path / "export" / "date=2026-01-31").mkdir(parents=True)
+
+
+def test_an_export_does_not_tell_message_types(tmp_path: Path) -> None:
+    (tmp_path / "date=2026-01-31").mkdir()
     with pytest.raises(UsageError, match="leave out --message-type"):
-        read_journal(spark, str(tmp_path / "export"), message_type="json")
+        Journal.of(tmp_path, message_type="json")

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.audit import Subscription, audit
+from haclient.pyspark.jobs.journals import Journal
 from haclient.pyspark.jobs.verdict import FindingKind
 from support.audit_rows import (
     ALICE,
@@ -304,7 +305,7 @@ def test_subscriptions_need_deliveries_and_are_described_once(spark: SparkSessio
 
 
 @pytest.mark.row("AU2")
-def test_a_journal_that_begins_with_a_mark_is_whole_if_its_reader_knows(
+def test_a_journal_that_begins_with_a_mark_is_whole_if_its_directory_knows(
     spark: SparkSession,
 ) -> None:
     messages = healthy(20)
@@ -312,16 +313,16 @@ def test_a_journal_that_begins_with_a_mark_is_whole_if_its_reader_knows(
         "published_at", sf.lit(START)
     )
     deliveries = deliveries_of(spark, [(CAROL, 1, "orders"), *messages])
+    journal = journal_of(spark, messages, first_position=2)
     run = partial(
         audit,
-        journal_of(spark, messages, first_position=2),
         publishes=publishes,
         deliveries=deliveries,
         subscriptions=[Subscription(sub_id="s1", complete=True)],
     )
-    unknown = run()
+    unknown = run(journal)
     assert unknown.facts["not_compared"] == 1
-    known = run(is_whole=True)
+    known = run(Journal(journal, is_whole=True))
     assert found(known) == [
         (FindingKind.LOST, f"{CAROL}|1|"),
         (FindingKind.NOT_LOGGED, f"{CAROL}|1|"),

@@ -13,12 +13,11 @@ import pytest
 from haclient.errors import UsageError
 from haclient.pyspark.jobs.history import (
     between,
-    check_replaceable,
     export,
-    read_export,
     replay,
     sow_as_of,
 )
+from haclient.pyspark.jobs.journals import read_export
 from haclient.pyspark.rows import COLUMNS, schema_ddl
 
 if TYPE_CHECKING:
@@ -91,34 +90,15 @@ def test_each_file_of_an_export_is_in_the_order_of_positions_and_compressed(
     assert {file.metadata.row_group(0).column(0).compression for file in files} == {"ZSTD"}
 
 
-def test_an_export_does_not_overwrite_unless_it_is_told_to(
+def test_an_export_replaces_nothing_and_is_appended_to_if_it_is_told_to(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     target = str(tmp_path / "out")
-    export(prices(spark), target)
+    export(prices(spark).where("position > 18"), target)
     with pytest.raises(Exception, match="PATH_ALREADY_EXISTS"):
         export(prices(spark), target)
-    (tmp_path / "out/journal.00000001").touch()
-    with pytest.raises(UsageError, match=r"it has journal\.00000001, which no export has written"):
-        export(prices(spark), target, mode="overwrite")
-    (tmp_path / "out/journal.00000001").unlink()
-    export(prices(spark).where("position > 18"), target, mode="overwrite")
     export(prices(spark).where("position < 2"), target, mode="append")
     assert read_export(spark, target).count() == 3
-
-
-@pytest.mark.parametrize("name", ["journal.00000001", "broker", "date"])
-def test_an_export_overwrites_nothing_but_an_export(tmp_path: Path, name: str) -> None:
-    target = tmp_path / "out"
-    check_replaceable(str(target))
-    check_replaceable("s3a://bucket/out")
-    for part in ("date=2026-01-31", "_SUCCESS", "._SUCCESS.crc"):
-        (target / part).mkdir(parents=True)
-    check_replaceable(str(target))
-    (target / name).mkdir()
-    for written in (str(target), f"file:{target}", f"file://{target}"):
-        with pytest.raises(UsageError, match=f"it has {name}, which no export has written"):
-            check_replaceable(written)
 
 
 def test_a_range_of_time_includes_its_first_moment_and_not_its_last(spark: SparkSession) -> None:

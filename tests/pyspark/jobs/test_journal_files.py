@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from haclient import Client, Command, HAClient
 from haclient.cli.app import run
-from haclient.cli.pyspark.session import is_whole
+from haclient.pyspark.jobs.journals import open_log
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
+from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
 from haclient_fake_server.journal.format import Record
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.journals import model_rows, rewrite_journal
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 LIMIT_S = 100.0
 COUNT = 60
@@ -88,7 +85,7 @@ def test_a_journal_whose_first_message_was_refused_has_its_beginning(tmp_path: P
     reader = JournalRangeReader(settings)
     rows = [row for part in reader.partitions() for row in reader.read(part)]
     assert rows[0].column(0).to_pylist() == [2]
-    assert is_whole(str(tmp_path / "east")) is True
+    assert open_log(tmp_path / "east").first_position == 1
 
 
 def with_faults(messages: Messages) -> Messages:
@@ -135,11 +132,14 @@ def test_what_a_broker_has_logged_and_delivered_is_good(
 
 @pytest.mark.row("AU1", "AU2")
 @pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("is_sealed", [False, True])
 def test_each_fault_that_is_planted_in_the_files_is_named_with_its_bookmark(
-    traded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    *, traded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_sealed: bool
 ) -> None:
     orders, prices = (bookmarks(traded / "east", topic) for topic in TOPICS)
-    rewrite_journal(traded / "east", tmp_path / "bad", with_faults)
+    rewrite_journal(traded / "east", tmp_path / "bad", with_faults, segment_bytes=4096)
+    if is_sealed:
+        assert len(seal_journal(tmp_path / "bad")) > 1
     capsys.readouterr()
     assert run(audit_words(traded, tmp_path / "bad")) == 4
     first, *lines = capsys.readouterr().out.splitlines()
@@ -164,21 +164,20 @@ def other_content(messages: Messages) -> Messages:
 
 
 @pytest.mark.row("AU3")
+@pytest.mark.usefixtures("spark")
 def test_a_replica_that_has_diverged_is_named_message_by_message(
-    spark: SparkSession, traded: Path, tmp_path: Path
+    traded: Path, tmp_path: Path
 ) -> None:
     orders = bookmarks(traded / "east", "orders")
     shutil.copytree(traded / "east", tmp_path / "same")
-    rewrite_journal(traded / "east", tmp_path / "other", other_content)
-
-    def rows(path: Path) -> DataFrame:
-        return spark.read.format("amps-journal").option("journalPath", str(path)).load()
+    rewrite_journal(traded / "east", tmp_path / "other", other_content, segment_bytes=4096)
+    assert seal_journal(tmp_path / "other")
 
     def found(result: Audit) -> list[tuple[FindingKind, str]]:
         return sorted((each.kind, each.bookmark) for each in result.violations)
 
-    assert reconcile(rows(traded / "east"), rows(tmp_path / "same")).is_good
-    result = reconcile(rows(traded / "east"), rows(tmp_path / "other"), names=("east", "west"))
+    assert reconcile(traded / "east", tmp_path / "same").is_good
+    result = reconcile(traded / "east", tmp_path / "other", names=("east", "west"))
     assert found(result) == [
         (FindingKind.MISSING_IN_REPLICA, orders[7]),
         (FindingKind.CONTENT, orders[5]),

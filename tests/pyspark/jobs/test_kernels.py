@@ -71,8 +71,8 @@ def test_batches_of_any_size_make_the_same_summaries(log: list[Entry], cuts: lis
 
     ends = sorted({0, len(log), *(min(cut, len(log)) for cut in cuts)})
     pieces = iter([batch(log[begin:end]) for begin, end in pairwise(ends)])
-    summaries = list(kernels.ordered_runs(max_jump=3)(pieces))
-    rows = [tuple(row.values()) for each in summaries for row in each.to_pylist()]
+    summaries = list(kernels.ordered_runs(pieces, max_jump=3))
+    rows = [tuple(row.values())[:-1] for each in summaries for row in each.to_pylist()]
     assert sorted(rows) == sorted(model(log, 3))
 
 
@@ -81,7 +81,7 @@ def test_a_chunk_that_is_full_is_summarised_before_the_next_is_read() -> None:
     column = np.arange(1, count + 1, dtype=np.int64)
     names = ["publisher_id", "sequence", "position"]
     batch = pa.RecordBatch.from_arrays([pa.array(column * 0), *[pa.array(column)] * 2], names)
-    summaries = list(kernels.ordered_runs()(iter([batch, batch])))
+    summaries = list(kernels.ordered_runs([batch, batch]))
     assert [each.num_rows for each in summaries] == [1, 1]
     assert summaries[0].column(1).to_pylist() == [count]
 
@@ -92,7 +92,7 @@ def test_a_row_without_a_position_is_refused_in_one_line() -> None:
         [pa.array([1]), pa.array([1]), pa.nulls(1, pa.int64())], names
     )
     with pytest.raises(ValueError, match="needs the position of every row, but 1 rows have none"):
-        list(kernels.ordered_runs()(iter([batch])))
+        list(kernels.ordered_runs([batch]))
 
 
 def late_rows(log: list[Entry]) -> set[Entry]:
@@ -149,8 +149,7 @@ def test_rows_out_of_order_are_found_however_files_are_packed_into_tasks(
     ).coalesce(1 + seed % 2)
     # Jumps that are too great to notice join the files of a task, as others of them lie between.
     runs = kernels.runs_of(rows, max_jump=rng.choice([1, 60, 10_000]))
-    intervals = kernels.suspect_intervals(kernels.publishers_of(runs).toArrow())
-    late = kernels.rows_not_rising(rows, spark.createDataFrame(intervals))
+    late = kernels.late_rows(rows, kernels.publishers_of(runs))
     assert {tuple(row) for row in late.select(*rows.columns).collect()} == late_rows(log)
 
 
@@ -158,9 +157,9 @@ def test_a_log_in_order_is_not_read_again(spark: SparkSession) -> None:
     rows = spark.range(1, 5001).selectExpr(
         "id % 3 AS publisher_id", "id * 2 AS sequence", "id AS position"
     )
-    publishers = kernels.publishers_of(kernels.runs_of(rows)).toArrow()
+    publishers = kernels.publishers_of(kernels.runs_of(rows))
     assert sorted(publishers["rows"].to_pylist()) == [1666, 1667, 1667]
-    assert not kernels.suspect_intervals(publishers).num_rows
+    assert publishers["intervals"].to_pylist() == [[], [], []]
 
 
 @pytest.mark.parametrize("seed", range(2))

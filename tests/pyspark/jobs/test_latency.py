@@ -6,9 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
 
 from haclient.pyspark.jobs.audit import Subscription
-from haclient.pyspark.jobs.latency import POINTS, TO_ACK, TO_LOG, TO_RECEIVE, add_latency, width_of
+from haclient.pyspark.jobs.latency import (
+    POINTS,
+    TO_ACK,
+    TO_LOG,
+    TO_RECEIVE,
+    add_latency,
+    upper_edge,
+    width_of,
+)
 from haclient.pyspark.jobs.verdict import Audit
 
 if TYPE_CHECKING:
@@ -58,6 +67,19 @@ def test_percentiles_are_given_for_each_stage_and_publisher(spark: SparkSession)
     assert found[TO_RECEIVE]["p99"] == pytest.approx(0.297, abs=0.005)
     assert found[TO_RECEIVE]["max"] == pytest.approx(0.3)
     assert {(row["publisher_id"], row["messages"]) for row in found.values()} == {(7, 100)}
+
+
+def test_times_are_counted_in_buckets_of_a_logarithmic_scale(spark: SparkSession) -> None:
+    journal, publishes, _ = logs(spark, 20)
+    late = publishes.withColumn("acked_at", sf.expr("published_at - INTERVAL 1 SECOND"))
+    result = Audit()
+    add_latency(result, journal, publishes=publishes.where("sequence > 1").unionByName(late))
+    rows = [row for row in rows_of(result, "latency_histogram") if row["stage"] == TO_ACK]
+    assert (rows[0]["bucket"], rows[0]["messages"]) == (None, 20)  # acknowledged before
+    assert sum(row["messages"] for row in rows[1:]) == 19
+    # From 4 to 40 ms.
+    assert 0.004 <= upper_edge(rows[1]["bucket"]) < 0.01
+    assert 0.04 <= upper_edge(rows[-1]["bucket"]) < 0.08
 
 
 def test_percentiles_are_given_for_each_subscription_and_over_time(spark: SparkSession) -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
+from haclient.pyspark.jobs.journals import Journal
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
 from haclient.pyspark.rows import COLUMNS, schema_ddl
@@ -189,7 +190,7 @@ def test_a_journal_that_begins_with_a_mark_lacks_what_it_has_not_if_it_is_whole(
     log = messages(30)
     whole, later = journal_of(spark, log), journal_of(spark, log[3:], first_position=4)
     assert not reconcile(whole, later).counts[FindingKind.MISSING_IN_REPLICA]
-    known = reconcile(whole, later, are_whole=(None, True))
+    known = reconcile(whole, Journal(later, is_whole=True))
     assert known.counts[FindingKind.MISSING_IN_REPLICA] == 3
 
 

@@ -7,13 +7,21 @@ import json
 import re
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from typing_extensions import override
 
-from haclient.pyspark.jobs.reports import MAX_TABLE_ROWS, Series, plot, render, write_report
+from haclient.pyspark.jobs.report_words import figure_meaning, kind_meaning
+from haclient.pyspark.jobs.reports import (
+    MAX_TABLE_ROWS,
+    histogram,
+    plot,
+    render,
+    write_report,
+)
 from haclient.pyspark.jobs.verdict import Audit, FindingKind, Violation
 
 if TYPE_CHECKING:
@@ -102,9 +110,14 @@ def test_a_page_names_what_could_not_be_compared() -> None:
 
 
 def test_a_page_needs_nothing_but_itself_and_escapes_every_text() -> None:
-    rows: Rows = [{"stage": EVIL, "start": START, "p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0}]
+    times = [START, START + timedelta(seconds=5)]
+    rows: Rows = [
+        {"stage": EVIL, "start": at, "p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4.0} for at in times
+    ]
+    bars: Rows = [{"stage": EVIL, "bucket": 3, "messages": 9}]
     lag: Rows = [
-        {"client": EVIL, "sub_id": EVIL, "start": START, "backlog": 3, "seconds_behind": None}
+        {"client": EVIL, "sub_id": EVIL, "start": at, "backlog": 3, "seconds_behind": None}
+        for at in times
     ]
     publishers: Rows = [
         {
@@ -116,7 +129,12 @@ def test_a_page_needs_nothing_but_itself_and_escapes_every_text() -> None:
             "last_position": 3,
         }
     ]
-    tables = {"latency": rows, "lag": lag, "publishers": publishers}
+    tables = {
+        "latency": rows,
+        "latency_histogram": bars,
+        "lag": lag,
+        "publishers": publishers,
+    }
     page = Page(render(bad(EVIL), tables, title=EVIL))
     assert "script" not in page.tags
     assert "link" not in page.tags
@@ -128,29 +146,72 @@ def test_a_page_needs_nothing_but_itself_and_escapes_every_text() -> None:
 def test_a_page_shows_the_first_violations_of_many() -> None:
     text = render(bad(count=MAX_TABLE_ROWS + 50), {}, title="Nightly")
     assert text.count("7|31|") == MAX_TABLE_ROWS
-    assert f"The first {MAX_TABLE_ROWS} of {MAX_TABLE_ROWS + 50}." in text
+    assert f"{MAX_TABLE_ROWS + 50} duplicate" in text
+    assert f"The first {MAX_TABLE_ROWS} are shown." in text
+
+
+def test_each_kind_of_violation_and_each_figure_is_explained() -> None:
+    assert all(kind_meaning(kind).endswith(".") for kind in FindingKind)
+    facts = {"is_whole": True, "seconds_per_point": 5, "left_suspect_runs": 0, "my figure": 1}
+    page = Page(render(Audit(facts=facts), {}, title="Nightly"))
+    for sentence in (
+        "Whether the journal still has its beginning",
+        "How many seconds each point",
+        "had to be read again, row by row",
+    ):
+        assert sentence in page.text
+    assert figure_meaning("right_not_compared").startswith("What may have been removed")
+
+
+def test_what_was_measured_at_one_moment_is_no_plot_over_time() -> None:
+    row = {"stage": "publish to ack", "start": START, "p50": 1.0, "p95": 2.0, "p99": 3.0, "max": 4}
+    bars = [{"stage": "publish to ack", "bucket": 1, "messages": 7}]
+    lag = {"client": "desk", "sub_id": "s1", "start": START, "backlog": 3, "seconds_behind": 1.0}
+    tables: dict[str, Rows] = {"latency": [row], "latency_histogram": bars, "lag": [lag]}
+    page = render(Audit(), tables, title="Nightly")
+    assert (page.count("<svg"), page.count("<rect"), page.count("<polyline")) == (1, 1, 0)
+    assert "Lag" not in page
+    page = render(Audit(), {"latency": [row, row | {"start": START.replace(hour=10)}]}, title="")
+    assert page.count("<polyline") == 4
 
 
 def test_a_plot_draws_each_line_within_its_frame() -> None:
     points = [(1000.0 + n, float(n % 7)) for n in range(50)]
-    svg = plot([Series("p50", points), Series("p99", [(1010.0, 3.0)]), Series("no", [])], str)
-    assert (svg.count("<polyline"), svg.count("<circle")) == (1, 1)
+    svg = plot({"p50": points, "p99": [(1010.0, 3.0)], "no": []}, str)
     (line,) = re.findall(r'points="([^"]*)"', svg)
     pairs = [tuple(map(float, pair.split(","))) for pair in line.split()]
     assert len(pairs) == 50
-    assert all(0 <= x <= 860 and 0 <= y <= 220 for x, y in pairs)
+    assert all(0 <= x <= 860 and 0 <= y <= 230 for x, y in pairs)
     assert pairs[0][0] < pairs[-1][0]
     assert pairs[6][1] < pairs[0][1]  # a greater value is higher up
-    assert "no" not in re.sub(r"<[^>]*>", " ", svg).split()
+    assert {"p99", "no"}.isdisjoint(re.sub(r"<[^>]*>", " ", svg).split())
+
+
+def test_values_of_different_sizes_are_drawn_on_a_logarithmic_scale() -> None:
+    points = [(1000.0 + n, 10.0**n) for n in range(4)]
+    (line,) = re.findall(r'points="([^"]*)"', plot({"max": points}, str))
+    heights = [float(pair.split(",")[1]) for pair in line.split()]
+    steps = [before - after for before, after in pairwise(heights)]
+    assert steps == pytest.approx([steps[0]] * 3, abs=0.2)
+
+
+def test_the_longest_bar_is_the_most_frequent_time() -> None:
+    rows: Rows = [{"bucket": n, "messages": m} for n, m in ((None, 2), (-11, 5), (-10, 50), (3, 1))]
+    svg = histogram(rows)
+    heights = [float(each) for each in re.findall(r'" height="([\d.]+)"', svg)]
+    assert (len(heights), heights.index(max(heights))) == (3, 1)
+    assert "<title>6.31 ms to 10 ms: 50</title>" in svg
+    assert "2 took no time or less" in svg
+    assert "<svg" not in histogram(rows[:1])
 
 
 @pytest.mark.parametrize("value", [0.0, 5.0, -3.0])
-def test_a_plot_of_one_moment_and_one_value_is_drawn(value: float) -> None:
-    assert "<circle" in plot([Series("p50", [(1000.0, value)])], str)
+def test_a_plot_of_one_value_is_drawn(value: float) -> None:
+    assert "<polyline" in plot({"p50": [(1000.0, value), (1001.0, value)]}, str)
 
 
 def test_a_plot_without_values_says_so() -> None:
-    assert "Nothing was measured" in plot([Series("p50", [(1.0, None)])], str)
+    assert "Too little was measured" in plot({"p50": [(1.0, None)]}, str)
 
 
 def test_the_largest_backlogs_are_found_among_all_subscriptions(
