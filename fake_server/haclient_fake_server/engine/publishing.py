@@ -160,8 +160,8 @@ class Publishing:
             except SowError as error:
                 self.refuse(connection, message, error.reason, str(error))
                 return
-        if message.kind == "delta_publish" and _complete(message, route, key):
-            detail = _problem_of_record(message.data, route.message_type, self.settings)
+        if message.kind == "delta_publish":
+            detail = _complete(message, route, key, self.settings)
             if detail:
                 self.refuse(connection, message, Reason.BAD_MESSAGE, detail)
                 return
@@ -237,22 +237,21 @@ class Publishing:
         self.outbox.confirm(connection, ack("persisted", message.command_id, more=more))
 
 
-def _complete(message: Message, route: Route, key: str) -> bool:
-    """Merge a delta with its record; return whether there was one."""
+def _complete(message: Message, route: Route, key: str, settings: EngineSettings) -> str:
+    """Merge a delta with its record, if there is one; return why that cannot be."""
     stored = route.sow.get(key) if route.sow is not None else None
     if stored is None or not has_deltas(route.message_type):
-        return False
-    message.data = merge_delta(stored.body, message.data, route.message_type)
-    message.correlation_id = message.correlation_id or stored.correlation_id
-    return True
-
-
-def _problem_of_record(body: bytes, message_type: str, settings: EngineSettings) -> str:
-    """Why a merged record cannot be kept; empty if it can."""
+        return ""
+    try:
+        body = merge_delta(stored.body, message.data, route.message_type)
+    except RecursionError:
+        return f"a record of {len(stored.body)} bytes and its delta have too many levels"
     if len(body) > settings.max_message_bytes:  # no reader would take it
         return f"the record would have {len(body)} bytes"
-    if is_too_large(body, message_type):  # the next delta could not be merged
+    if is_too_large(body, route.message_type):  # the next delta could not be merged
         return f"the record would be {TOO_LARGE}"
+    message.data = body
+    message.correlation_id = message.correlation_id or stored.correlation_id
     return ""
 
 

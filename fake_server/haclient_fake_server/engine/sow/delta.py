@@ -39,6 +39,9 @@ from haclient_fake_server.engine.filters.bodies import (
 )
 from haclient_fake_server.engine.filters.document import Path
 
+MAX_READ_BYTES: Final = 64 * 2**20
+"""What is read of two bodies for a delta: each level of one that is read again costs its size."""
+
 Fields: TypeAlias = dict[str, msgspec.Raw]
 Changed: TypeAlias = "dict[str, msgspec.Raw | Changed]"
 
@@ -196,6 +199,9 @@ def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> byte
     """The message that a delta publish makes of a stored one.
 
     A body without fields, a damaged one or one that is too large is the whole message.
+
+    Raises:
+        RecursionError: The two have more levels than are followed.
     """
     if is_too_large(stored, message_type) or is_too_large(delta, message_type):
         return delta
@@ -208,10 +214,12 @@ def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> byte
     if pair is None:  # nothing to merge, and nothing refused
         return delta
     before, change, complete = pair
-    try:
-        return complete(form.write(_merged(form, before, change)))
-    except RecursionError:  # deeper than this process can follow
-        return delta
+    return complete(form.write(_merged(form, before, change, _levels(stored, delta))))
+
+
+def _levels(one: bytes, other: bytes) -> int:
+    """How many levels of two bodies are followed."""
+    return MAX_READ_BYTES // (len(one) + len(other))
 
 
 def _merge_parts(stored: bytes, delta: bytes, message_type: str) -> bytes:
@@ -229,14 +237,16 @@ def _composite(parts: Iterable[bytes]) -> bytes:
     return b"".join(len(part).to_bytes(4) + part for part in parts)
 
 
-def _merged(form: _Format, before: Fields, change: Fields) -> Changed:
+def _merged(form: _Format, before: Fields, change: Fields, levels: int) -> Changed:
+    if not levels:
+        raise RecursionError("too many levels for a delta")
     result: Changed = dict(before)
     for name, value in change.items():
         old = before.get(name)
         inner_before = None if old is None else form.inner(old)
         inner_change = None if inner_before is None else form.inner(value)
         if inner_before is not None and inner_change is not None:
-            result[name] = _merged(form, inner_before, inner_change)
+            result[name] = _merged(form, inner_before, inner_change, levels - 1)
         elif old is None or not form.is_null(name, value):
             result[name] = value
     return result
@@ -287,14 +297,14 @@ class Delta:
             return self._after
         before, after, complete = pair
         try:
-            changes = _changes(form, before, after)
+            changes = _changes(form, before, after, _levels(self._before, self._after))
             if not changes and style & Style.NO_EMPTIES:
                 return None
             if style & Style.SEND_KEYS or not style & Style.NO_EMPTIES:
                 for path in self._keys:
                     _add(form, changes, after, path)
             return complete(form.write(changes))
-        except RecursionError:  # deeper than this process can follow
+        except RecursionError:  # more levels than are followed
             return self._after
 
     def _make_parts(self, style: int) -> bytes | None:
@@ -319,8 +329,10 @@ class Delta:
         return _composite(parts)
 
 
-def _changes(form: _Format, before: Fields, after: Fields) -> Changed:
+def _changes(form: _Format, before: Fields, after: Fields, levels: int) -> Changed:
     """The fields of `after` that are not as they were, and NULL for each that is gone."""
+    if not levels:
+        raise RecursionError("too many levels for a delta")
     changes: Changed = {}
     for name, value in after.items():
         old = before.get(name, form.null(name))
@@ -328,7 +340,7 @@ def _changes(form: _Format, before: Fields, after: Fields) -> Changed:
             continue
         inner_before, inner_after = form.inner(old), form.inner(value)
         if inner_before is not None and inner_after is not None:
-            if inner := _changes(form, inner_before, inner_after):
+            if inner := _changes(form, inner_before, inner_after, levels - 1):
                 changes[name] = inner
         elif not _are_equal(form, old, value):
             changes[name] = value

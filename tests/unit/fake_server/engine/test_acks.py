@@ -10,6 +10,7 @@ from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use
 from haclient_fake_server.engine.filters.bodies import MAX_FIELDS
 from haclient_fake_server.engine.outbox import MAX_REFUSALS_REPORTED
 from haclient_fake_server.engine.settings import SowTopic
+from haclient_fake_server.engine.sow import delta
 from support.engine import World, decode
 
 
@@ -130,6 +131,26 @@ def test_a_body_that_is_too_large_to_find_its_key_is_refused() -> None:
     ]
     assert "no key is looked for in a body with more than 50000 values" in world.events[0]
     assert "the record would be a body with more than 50000 values" in world.events[1]
+
+
+def test_a_delta_with_too_many_levels_is_refused_and_leaves_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each level is read again: with large bodies that would hold up all clients."""
+    monkeypatch.setattr(delta, "MAX_READ_BYTES", 1_000)
+    world = World(sow_topics=(SowTopic("prices", ("/id",)),))
+    peer = world.client()
+    peer.send(b'{"id":1,"a":{"b":{"c":{"d":1}}}}', c="p", t="prices", cid="1")
+    for number, change in enumerate((b'{"c":{"d":2},"x":"%b"}' % (b"x" * 400), b'{"c":{"d":3}}')):
+        body = b'{"id":1,"a":{"b":%b}}' % change
+        peer.send(body, c="delta_publish", t="prices", cid=str(number), a="processed")
+    assert [(each.status, each.reason) for each in peer.take()] == [
+        ("failure", "bad message"),
+        ("success", ""),
+    ]
+    assert "have too many levels" in world.events[0]
+    peer.send(c="sow", t="prices", cid="q")
+    assert b'{"id":1,"a":{"b":{"c":{"d":3}}}}' in [each.data for each in peer.take()]
 
 
 def test_a_failure_that_nobody_wants_to_hear_is_not_told() -> None:
