@@ -359,5 +359,6 @@ def test_the_answers_of_its_own_topics_are_those_that_are_listed(
     table = table_after(heading) if not place else table_after(text[place - 40 : place])
     listed = {name for cells in table for name in words(cells[0])}
     assert set(json.loads(record.data)) <= listed
-    # Only faults that have happened, and topics that are not logged, are not in this answer.
-    assert listed - set(json.loads(record.data)) <= {"faults", "unlogged_topics", "timestamp"}
+    # Only what has happened or was asked for is in an answer.
+    absent = {"faults", "unlogged_topics", "timestamp", "identified"}
+    assert listed - set(json.loads(record.data)) <= absent
