@@ -31,6 +31,7 @@ OFFERED = [
     "pyspark fleet",
     "pyspark reconcile",
     "pyspark replay",
+    "pyspark seal",
     "pyspark sow-as-of",
     "queue",
     "queue browse",
