@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from haclient.errors import StoreCorrupt
+from haclient.errors import StoreCorrupt, StoreError
 from haclient.pyspark.journal.log import read_pieces
 from haclient.pyspark.journal.pieces import Piece
 from haclient.pyspark.journal.records import (
@@ -98,7 +98,7 @@ class SplitReader:
         )
         origin = split.origins[piece.segment]
         file = sealed_file(self.directory, piece.segment, origin, on_damage=self.on_damage)
-        damage: StoreCorrupt | None = None
+        damage: StoreError | None = None
         if file is not None and _is_worth(file, wanted):
             try:
                 for next_position, table in file.read(
@@ -109,6 +109,9 @@ class SplitReader:
             except StoreCorrupt as error:
                 damage = error
                 self.on_damage(error)
+            except StoreError as error:
+                damage = error
+                warn(error)
             else:
                 return
         try:

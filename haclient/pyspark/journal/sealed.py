@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from haclient.errors import StoreCorrupt
+from haclient.errors import StoreCorrupt, StoreError
 from haclient_fake_server.journal.format import (
     PARQUET_FOLDER,
     PARQUET_SUFFIX,
@@ -227,26 +227,26 @@ class SealedFile:
             OSError: The file cannot be read.
         """
         place = self._footer.schema.names.index("position")
-        with pq.ParquetFile(self.path, metadata=self._footer) as file:
-            for number in range(self._footer.num_row_groups):
-                known = self._footer.row_group(number).column(place).statistics
-                if known.max < first_position or known.min >= end_position:
-                    continue
-                is_cut = known.min < first_position or known.max >= end_position
-                names = [*columns]
-                if is_cut and "position" not in names:
-                    names.append("position")
-                self._check_group(number, names)
-                try:
+        try:
+            with pq.ParquetFile(self.path, metadata=self._footer) as file:
+                for number in range(self._footer.num_row_groups):
+                    known = self._footer.row_group(number).column(place).statistics
+                    if known.max < first_position or known.min >= end_position:
+                        continue
+                    is_cut = known.min < first_position or known.max >= end_position
+                    names = [*columns]
+                    if is_cut and "position" not in names:
+                        names.append("position")
+                    self._check_group(number, names)
                     table = file.read_row_group(number, names, use_threads=False)
-                except pa.ArrowException as error:
-                    raise StoreCorrupt(self.path, 0, str(error)) from error
-                if is_cut:
-                    positions = table["position"].to_numpy()
-                    bounds = [first_position, end_position]
-                    start, end = np.searchsorted(positions, bounds).tolist()
-                    table = table.slice(start, end - start)
-                yield known.max + 1, table
+                    if is_cut:
+                        positions = table["position"].to_numpy()
+                        bounds = [first_position, end_position]
+                        start, end = np.searchsorted(positions, bounds).tolist()
+                        table = table.slice(start, end - start)
+                    yield known.max + 1, table
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{self.path} cannot be read: {error}") from error
 
     def _check_group(self, number: int, names: Iterable[str]) -> None:
         """Check the bytes of some columns of a row group."""
@@ -259,7 +259,7 @@ class SealedFile:
             self.checked.check(start, start + column.total_compressed_size)
 
 
-def warn(error: OSError | StoreCorrupt) -> None:
+def warn(error: OSError | StoreError) -> None:
     """Name a damaged file in the log of this process."""
     _log.warning("%s: the journal is read instead; seal it again", error)
 

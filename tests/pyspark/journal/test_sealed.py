@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from haclient.cli.app import run
-from haclient.errors import StoreCorrupt
+from haclient.errors import StoreCorrupt, StoreError
 from haclient.pyspark.journal import sealing
 from haclient.pyspark.journal.frames import JournalPlan
 from haclient.pyspark.journal.log import JournalLog
@@ -375,3 +375,19 @@ def test_row_groups_of_long_messages_have_fewer_rows(
     assert file is not None
     assert sum(groups) == file.manifest.next_position - 1 >= 20
     assert max(groups) < 8
+
+
+def test_a_file_that_is_removed_while_it_is_read_is_replaced_by_its_segment(tmp_path: Path) -> None:
+    write(tmp_path)
+    first, *_ = seal_journal(tmp_path)
+    source = reader(tmp_path, columns="position")
+    (split,) = source.partitions()
+    reading = source.read(split)
+    found = values([next(reading)])
+    first.unlink()
+    assert found + values(reading) == [(position,) for position in range(1, COUNT + 1)]
+    file = sealed_file(tmp_path, 2)
+    assert file is not None
+    file.path.unlink()
+    with pytest.raises(StoreError, match=r"journal\.00000002\.parquet cannot be read"):
+        next(file.read(["position"], 1, COUNT))
