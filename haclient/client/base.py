@@ -447,7 +447,7 @@ class BaseClient(PublishingClient):
         """Change an active subscription in place; its handler or stream continues.
 
         The server replaces it at one moment: no message is lost or doubled by it. After a lost
-        connection the later form is subscribed again.
+        connection the later form is subscribed again. Calls that overlap are sent one by one.
 
         A subscription that began with a query begins with it again, in the later form: a page is
         moved by `options=Options(top_n=10, skip_n=20)`. The records of the new page, or else those
