@@ -330,7 +330,7 @@ async def test_changes_that_a_server_never_answers_are_remembered_up_to_a_limit(
                         for number in range(100):
                             callers.start_soon(made.commands()[number % 4])
             nursery.cancel_scope.cancel()
-        assert len(peer.heard) > 400
+        assert len(peer.heard) > 200
         assert len(client._core.session.pending) == 80
         assert len(one.pauses._changes) == MAX_UNANSWERED
         forgotten, last = peer.heard[3], peer.heard[-1]
@@ -391,10 +391,9 @@ async def test_answers_in_another_order_leave_the_replace_that_was_sent_last(
     async with world(server, 0) as made:
         peer, client = made.peer, made.client
         async with trio.open_nursery() as nursery:
-            for number in range(2):
-                change = partial(client.replace, "s", filter=f"/a = {number}", timeout=1.0)
-                nursery.start_soon(change)
-                await wait_all_tasks_blocked()
+            with trio.move_on_after(0.5):  # the answer is late for its caller
+                await client.replace("s", filter="/a = 0", timeout=1.0)
+            nursery.start_soon(partial(client.replace, "s", filter="/a = 1", timeout=1.0))
             first, second = await peer.expect("subscribe"), await peer.expect("subscribe")
             await peer.ack(second)
             await wait_all_tasks_blocked()
