@@ -110,7 +110,7 @@ class PublishingClient(ConnectedClient):
             sequence=sequence,
         )
 
-    async def publish_many(
+    async def publish_many(  # noqa: PLR0913  # what a message has, for all of them
         self,
         topic: str | Sequence[str],
         bodies: Sequence[Payload],
@@ -119,6 +119,7 @@ class PublishingClient(ConnectedClient):
         command: Literal["publish", "delta_publish", "sow_delete"] = "publish",
         expiration: int | Sequence[int | None] | None = None,
         correlation_ids: Sequence[str] = (),
+        sow_keys: Sequence[str] = (),
     ) -> int:
         """Publish several messages, in order; otherwise like `publish`.
 
@@ -136,6 +137,7 @@ class PublishingClient(ConnectedClient):
             expiration: Lifetime of the SOW records in seconds, `None` for no limit; one for all
                 messages, or one for each.
             correlation_ids: One for each message, or none.
+            sow_keys: The key of each message, for topics without key fields, or none.
 
         Returns:
             The sequence number of the last message, for `wait_persisted`; without a message, that
@@ -155,6 +157,7 @@ class PublishingClient(ConnectedClient):
             command=_WIRE_COMMANDS[command],
             expiration=expiration,
             correlation_ids=correlation_ids,
+            sow_keys=sow_keys,
         )
 
     async def publish_persisted(

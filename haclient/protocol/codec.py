@@ -163,6 +163,7 @@ def publish_heads(
     command: str,
     expiration: int | Sequence[int | None] | None,
     correlation_ids: Sequence[str],
+    sow_keys: Sequence[str] = (),
 ) -> list[bytes]:
     """The headers of a batch of stored publishes: one for all messages, or one for each.
 
@@ -171,6 +172,7 @@ def publish_heads(
         command: What each message is.
         expiration: The expiration of all in seconds, or one for each.
         correlation_ids: One for each, or none; empty ones are left out.
+        sow_keys: Likewise.
 
     Raises:
         UsageError: As in `publish_head`.
@@ -183,12 +185,20 @@ def publish_heads(
     else:
         kinds = [(topic, expiration) for topic in topics]
 
-    def head(kind: _Kind, correlation_id: str = "") -> bytes:
+    def head(kind: _Kind, correlation_id: str = "", sow_key: str = "") -> bytes:
         topic, expires_s = kind
         return publish_head(
-            topic, command=command, expiration=expires_s, correlation_id=correlation_id
+            topic,
+            command=command,
+            expiration=expires_s,
+            correlation_id=correlation_id,
+            sow_key=sow_key,
         )
 
+    if sow_keys:
+        every = repeat(kinds[0]) if len(kinds) == 1 else kinds
+        ids = correlation_ids or repeat("")
+        return list(map(head, every, ids, sow_keys))
     # Messages of one topic and expiration have one head, which is made once.
     if correlation_ids:
         return _heads_with_ids(kinds, correlation_ids, partial(head, correlation_id="0"))

@@ -465,7 +465,11 @@ class UnpersistedAges:
 
 
 def check_many(
-    topics: object, bodies: Sequence[Payload], expiration: object, correlation_ids: object
+    topics: object,
+    bodies: Sequence[Payload],
+    expiration: object,
+    correlation_ids: object,
+    sow_keys: object = (),
 ) -> None:
     """Refuse what `publish_many` cannot publish.
 
@@ -477,6 +481,7 @@ def check_many(
         ("topic", topics, isinstance(topics, str)),
         ("expiration", expiration, isinstance(expiration, int | None)),
         ("correlation_ids", correlation_ids, not correlation_ids),
+        ("sow_keys", sow_keys, not sow_keys),
     ):
         if not is_one:
             _check_list(name, given, count=len(bodies))

@@ -398,7 +398,7 @@ class Publisher:
             check_text("topic", topic)
             raise
 
-    async def publish_many(
+    async def publish_many(  # noqa: PLR0913  # what a message has, for all of them
         self,
         topics: str | Sequence[str],
         bodies: Sequence[Payload],
@@ -407,6 +407,7 @@ class Publisher:
         command: str = "p",
         expiration: int | Sequence[int | None] | None = None,
         correlation_ids: Sequence[str] = (),
+        sow_keys: Sequence[str] = (),
     ) -> int:
         """Publish several messages; an error says how many of them were accepted.
 
@@ -414,8 +415,10 @@ class Publisher:
             The number of the last message; without one, that of the last publish before.
         """
         self._thread.check("publish_many")
-        check_many(topics, bodies, expiration, correlation_ids)  # before anything is stored
-        heads = publish_heads(topics, command, expiration, correlation_ids)
+        check_many(
+            topics, bodies, expiration, correlation_ids, sow_keys
+        )  # before anything is stored
+        heads = publish_heads(topics, command, expiration, correlation_ids, sow_keys)
         if first_sequence is not None:
             await self._publish_numbered(heads, bodies, first_sequence)
             return first_sequence + len(bodies) - 1

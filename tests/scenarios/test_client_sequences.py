@@ -171,7 +171,7 @@ async def test_a_batch_is_numbered_in_order(server: Server) -> None:
 @pytest.mark.row("SK7")
 @pytest.mark.parametrize("ids", [(), ("aa", "bb", "")])
 @pytest.mark.parametrize("topics", ["one", ["one", "two", "one"]])
-async def test_each_message_of_a_batch_may_have_an_expiration_of_its_own(
+async def test_each_message_of_a_batch_may_have_an_expiration_and_a_key_of_its_own(
     server: Server, ids: tuple[str, ...], topics: str | list[str]
 ) -> None:
     async with Client("c", exit_timeout=0) as client:
@@ -182,6 +182,7 @@ async def test_each_message_of_a_batch_may_have_an_expiration_of_its_own(
             first_sequence=1,
             expiration=[60, None, 0],
             correlation_ids=ids,
+            sow_keys=["k1", "", "k3"],
         )
         for number, expiration in enumerate((60, None, 0)):
             await peer.expect(
@@ -190,6 +191,7 @@ async def test_each_message_of_a_batch_may_have_an_expiration_of_its_own(
                 topic=topics if isinstance(topics, str) else topics[number],
                 expiration=expiration,
                 correlation_id=ids[number] if ids else "",
+                sow_key=("k1", "", "k3")[number],
             )
 
 
@@ -198,6 +200,8 @@ async def test_the_lists_of_a_batch_have_one_length(server: Server) -> None:
         await server.log_on(client)
         with pytest.raises(UsageError, match="one topic for each message: 2 messages, 1 found"):
             await client.publish_many(["t"], [b"a", b"b"], first_sequence=1)
+        with pytest.raises(UsageError, match="one sow_keys for each message"):
+            await client.publish_many("t", [b"a"], first_sequence=1, sow_keys=["a", "b"])
         with pytest.raises(UsageError, match="one correlation_ids for each message"):
             await client.publish_many("t", [b"a"], first_sequence=1, correlation_ids=["a", "b"])
         for given in ([], [1, 2]):
