@@ -78,7 +78,7 @@ class _ConstantReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reader = JournalRangeReader(JournalSettings.read({"journalPath": self._path}))
+        reader = JournalRangeReader(JournalSettings({"journalPath": self._path}))
         batch = next(iter(reader.read(reader.partitions()[0])))
         for _ in range(self._rows // self._parts // batch.num_rows):
             yield batch

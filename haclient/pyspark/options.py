@@ -1,8 +1,8 @@
-"""The options of a data source: text from a user, read once into typed values.
+"""The options of the data sources: text from a user, read once into typed values.
 
 PySpark passes options as text, with names whose case does not matter. `OptionReader` reads each of
-them with its type. Every error is a `UsageError` of one line that names the option as the documents
-spell it, what was wanted and what was found. Options that nobody has asked for are unknown, and an
+them with its type. Every error is a `UsageError` of one line that names the option as the user
+wrote it, what was wanted and what was found. Options that nobody has asked for are unknown, and an
 error, too: a misspelt name would otherwise mean its default.
 
 ::
@@ -15,17 +15,59 @@ error, too: a misspelt name would otherwise mean its default.
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
-from typing import Final, overload
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias, TypeVar, cast
 
 from haclient.errors import UsageError
 from haclient.protocol.uri import Uri
-from haclient_stores.bookmark import Timestamp
+from haclient_stores.bookmark import (
+    EPOCH,
+    NOW,
+    Bookmark,
+    BookmarkList,
+    BookmarkRange,
+    Epoch,
+    MostRecent,
+    Now,
+    Timestamp,
+    parse_bookmark,
+)
+
+D = TypeVar("D")
+T = TypeVar("T")
+
+SERVER: Final = "amps"
+JOURNAL: Final = "amps-journal"
+
+Point: TypeAlias = Epoch | Now | Bookmark | Timestamp | BookmarkList
+"""Where a range of a log begins or ends."""
 
 MAX_INTEGER: Final = 2**63 - 1
 """What fits into a BIGINT."""
+
+_ALIASES: Final = {
+    "endingOffsets": "endingBookmark",
+    "maxOffsetsPerTrigger": "maxMessagesPerTrigger",
+    "startingOffsets": "startingBookmark",
+    "subscribe": "topic",
+    "subscribePattern": "topicPattern",
+}
+"""What users of other connectors type, and what it is here."""
+
+_ALIASES_OF: Final = {JOURNAL: {**_ALIASES, "path": "journalPath"}}
+
+_WORDS: Final[dict[str, Epoch | Now]] = {
+    "earliest": EPOCH,
+    "epoch": EPOCH,
+    "latest": NOW,
+    "now": NOW,
+}
+_POINTS: Final = "earliest, latest, EPOCH, NOW, bookmarks or a time such as 2026-01-31T09:30:00Z"
+_TIMES: Final = "a time such as 2026-01-31T09:30:00Z, 20260131T093000 or milliseconds"
 
 _FOREIGN: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What PySpark itself puts among the options of a source or sink."""
@@ -38,11 +80,13 @@ _SIZE: Final = re.compile(r"(\d+)\s*([kmgt]?)i?b?", re.IGNORECASE)
 _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 _FLAGS: Final = {"true": True, "false": False}
 _COMPACT: Final = re.compile(r"\d{8}T")
-_MICROSECONDS: Final = 1_000_000
 
 
 class OptionReader:
     """Reads options one by one, and keeps count of the names that were asked for.
+
+    Each method takes the name of an option as the documents spell it, and what counts without it.
+    A value that cannot be is a `UsageError`.
 
     Args:
         format: The name of the data source, for messages.
@@ -51,25 +95,28 @@ class OptionReader:
 
     def __init__(self, format: str, given: Mapping[str, str]) -> None:  # noqa: A002 - PySpark's word
         self._format = format
-        self._given = {name.lower(): str(value) for name, value in given.items()}
+        self._given: dict[str, str] = {}
+        self._typed: dict[str, str] = {}  # aliases that were used
         self._known: dict[str, str] = {}
+        table = _ALIASES_OF.get(format, _ALIASES)
+        aliases = {name.lower(): name for name in table}
+        for typed, value in given.items():
+            alias = aliases.get(typed.lower())
+            name = (table[alias] if alias else typed).lower()
+            if name in self._given:
+                other = self._typed.get(name) or table.get(alias or "", name)
+                raise self._exclusive(other, alias or typed)
+            self._given[name] = str(value)
+            if alias:
+                self._typed[name] = alias
 
     def has(self, name: str) -> bool:
-        """Whether an option was given.
-
-        Args:
-            name: Its name, spelt as in the documents, as in all methods.
-        """
+        """Whether an option was given."""
         return self._find(name) is not None
 
-    @overload
-    def text(self, name: str, default: str) -> str: ...
-    @overload
-    def text(self, name: str, default: None = None) -> str | None: ...
-    def text(self, name: str, default: str | None = None) -> str | None:
+    def text(self, name: str, default: D) -> str | D:
         """An option that is any text."""
-        found = self._find(name)
-        return default if found is None else found
+        return self._parsed(name, default, str, "a text")
 
     def required(self, name: str, example: str = "") -> str:
         """An option that has to be there, and not empty.
@@ -80,115 +127,91 @@ class OptionReader:
         found = self._find(name)
         if not found:
             more = f", such as {example}" if example else ""
+            if not self._given:
+                more += (
+                    "; if this is a table, PySpark passes the options of the query only: "
+                    "SELECT ... FROM name WITH (...), spark.read.options(...).table(name)"
+                )
             raise UsageError(f"{self._format}: the option {name} is missing: set it{more}")
         return found
 
-    @overload
-    def integer(self, name: str, default: int, *, minimum: int = 1) -> int: ...
-    @overload
-    def integer(self, name: str, default: None = None, *, minimum: int = 1) -> int | None: ...
-    def integer(self, name: str, default: int | None = None, *, minimum: int = 1) -> int | None:
-        """A whole number from `minimum` on.
+    def integer(self, name: str, default: D, *, minimum: int = 1) -> int | D:
+        """A whole number from `minimum` on."""
 
-        Raises:
-            UsageError: It is none.
-        """
-        found = self._find(name)
-        if found is None:
-            return default
-        if re.fullmatch(r"-?\d{1,19}", found) and minimum <= int(found) <= MAX_INTEGER:
-            return int(found)
-        raise self.error(name, f"a whole number from {minimum} on")
+        def parse(text: str) -> int:
+            if re.fullmatch(r"-?[0-9]{1,19}", text) and minimum <= int(text) <= MAX_INTEGER:
+                return int(text)
+            raise ValueError
 
-    @overload
-    def size(self, name: str, default: int) -> int: ...
-    @overload
-    def size(self, name: str, default: None = None) -> int | None: ...
-    def size(self, name: str, default: int | None = None) -> int | None:
-        """A number of bytes, such as `128m`; units are powers of 1024.
+        return self._parsed(name, default, parse, f"a whole number from {minimum} on")
 
-        Raises:
-            UsageError: It is none, or zero.
-        """
-        found = self._find(name)
-        if found is None:
-            return default
-        match = _SIZE.fullmatch(found.strip())
-        count = int(match.group(1)) << _UNITS[match.group(2).lower()] if match else 0
-        if 0 < count <= MAX_INTEGER:
-            return count
-        raise self.error(name, "a number of bytes, such as 1048576, 64k or 128m")
+    def size(self, name: str, default: D) -> int | D:
+        """A number of bytes, such as `128m`; units are powers of 1024."""
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        """`true` or `false`.
+        def parse(text: str) -> int:
+            match = _SIZE.fullmatch(text.strip())
+            count = int(match.group(1)) << _UNITS[match.group(2).lower()] if match else 0
+            if 0 < count <= MAX_INTEGER:
+                return count
+            raise ValueError
 
-        Raises:
-            UsageError: It is neither.
-        """
-        found = self._find(name)
-        if found is None:
-            return default
-        if found.lower() in _FLAGS:
-            return _FLAGS[found.lower()]
-        raise self.error(name, "true or false")
+        return self._parsed(name, default, parse, "a number of bytes, such as 1048576, 64k or 128m")
 
-    def choice(self, name: str, values: Iterable[str], default: str) -> str:
-        """One of some words.
+    def flag(self, name: str, *, default: D) -> bool | D:
+        """`true` or `false`."""
+        return self._parsed(name, default, lambda text: _FLAGS[text.lower()], "true or false")
 
-        Raises:
-            UsageError: It is another one.
-        """
-        words = list(values)
-        found = self._find(name)
-        if found is None:
-            return default
-        for word in words:
-            if word.lower() == found.lower():
-                return word
-        raise self.error(name, f"one of {', '.join(words)}")
+    def choice(self, name: str, values: Sequence[str], default: str) -> str:
+        """One of some words, in any case."""
+        words = {word.lower(): word for word in values}
+        wanted = f"one of {', '.join(values)}"
+        return self._parsed(name, default, lambda text: words[text.lower()], wanted)
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list with commas; empty when the option was not given.
+        """A list with commas; empty when the option was not given."""
 
-        Raises:
-            UsageError: A name in it is empty or comes twice.
-        """
-        found = self._find(name)
-        if found is None:
-            return ()
-        parts = tuple(part.strip() for part in found.split(","))
-        if "" in parts or len(set(parts)) < len(parts):
-            raise self.error(name, "different names with commas between them")
-        return parts
+        def parse(text: str) -> tuple[str, ...]:
+            parts = tuple(part.strip() for part in text.split(","))
+            if "" in parts or len(set(parts)) < len(parts):
+                raise ValueError
+            return parts
+
+        return self._parsed(name, (), parse, "different names with commas between them")
 
     def pattern(self, name: str) -> re.Pattern[str] | None:
-        """A regular expression.
+        """A regular expression."""
+        return self._parsed(name, None, re.compile, "a regular expression ({})")
 
-        Raises:
-            UsageError: It cannot be compiled.
-        """
-        found = self._find(name)
-        if found is None:
-            return None
-        try:
-            return re.compile(found)
-        except re.error as error:
-            raise self.error(name, f"a regular expression ({error})") from error
+    def texts(self, name: str, wanted: str) -> tuple[str, ...]:
+        """A JSON list of texts that are not empty; empty when the option was not given."""
 
-    def timestamp_us(self, name: str) -> int | None:
-        """A time in microseconds since 1970, UTC; see `parse_timestamp`.
+        def parse(text: str) -> tuple[str, ...]:
+            found = json.loads(text)
+            if not isinstance(found, list) or not found:
+                raise ValueError
+            if not all(isinstance(each, str) and each for each in cast("list[object]", found)):
+                raise ValueError
+            return tuple(cast("list[str]", found))
 
-        Raises:
-            UsageError: It is no time.
-        """
-        found = self._find(name)
-        if found is None:
-            return None
-        try:
-            return parse_timestamp(found)
-        except (ValueError, UsageError) as error:
-            wanted = "a time such as 2026-01-31T09:30:00Z, 20260131T093000 or milliseconds"
-            raise self.error(name, wanted) from error
+        return self._parsed(name, (), parse, wanted)
+
+    def time(self, name: str) -> Timestamp | None:
+        """A moment; see `parse_timestamp`."""
+        return self._parsed(name, None, lambda text: Timestamp(parse_timestamp(text)), _TIMES)
+
+    def point(self, name: str) -> Point | None:
+        """A point of a log: a word, bookmarks or a time."""
+
+        def parse(text: str) -> Point:
+            if (word := _WORDS.get(text.strip().lower())) is not None:
+                return word
+            with suppress(UsageError):
+                point = parse_bookmark(text)
+                if not isinstance(point, BookmarkRange | MostRecent):
+                    return point
+            return Timestamp(parse_timestamp(text))
+
+        return self._parsed(name, None, parse, _POINTS)
 
     def at_most_one(self, *names: str) -> str | None:
         """Which of these options was given.
@@ -198,9 +221,7 @@ class OptionReader:
         """
         given = [name for name in names if self.has(name)]
         if len(given) > 1:
-            raise UsageError(
-                f"{self._format}: the options {' and '.join(given)} exclude each other: keep one"
-            )
+            raise self._exclusive(*map(self._spelt, given))
         return given[0] if given else None
 
     def check_unknown(self) -> None:
@@ -209,16 +230,21 @@ class OptionReader:
         Raises:
             UsageError: One has not.
         """
+        table = _ALIASES_OF.get(self._format, _ALIASES)
+        known = {
+            name.lower(): name for name, meant in table.items() if meant.lower() in self._known
+        }
+        known |= self._known
         for name in self._given:
             if name in self._known or name in _FOREIGN:
                 continue
-            close = difflib.get_close_matches(name, self._known, n=1)
+            close = difflib.get_close_matches(name, known, n=1)
             advice = (
-                f"did you mean {self._known[close[0]]}?"
+                f"did you mean {known[close[0]]}?"
                 if close
                 else f"known are {', '.join(sorted(self._known.values()))}"
             )
-            raise UsageError(f"{self._format}: unknown option {name}: {advice}")
+            raise UsageError(f"{self._format}: unknown option {self._spelt(name)}: {advice}")
 
     def uris(self, name: str) -> tuple[str, ...]:
         """The URIs of servers; a password may have a comma, so only one before a scheme parts them.
@@ -245,18 +271,30 @@ class OptionReader:
         return uris
 
     def error(self, name: str, wanted: str) -> UsageError:
-        """The error for an option with a value that cannot be.
-
-        Args:
-            name: The option.
-            wanted: What its value should have been.
-        """
-        found = self._find(name)
+        """The error for an option with a value that cannot be."""
+        name, found = self._spelt(name), self._find(name)
         return UsageError(f"{self._format}: the option {name} has to be {wanted}, found {found!r}")
+
+    def _exclusive(self, *names: str) -> UsageError:
+        both = " and ".join(names)
+        return UsageError(f"{self._format}: the options {both} exclude each other: keep one")
+
+    def _spelt(self, name: str) -> str:
+        """The name that the user has given: an alias, or the one of the documents."""
+        return self._typed.get(name.lower(), name)
 
     def _find(self, name: str) -> str | None:
         self._known[name.lower()] = name
         return self._given.get(name.lower())
+
+    def _parsed(self, name: str, default: D, parse: Callable[[str], T], wanted: str) -> T | D:
+        found = self._find(name)
+        if found is None:
+            return default
+        try:
+            return parse(found)
+        except (ValueError, LookupError, UsageError, re.error) as error:
+            raise self.error(name, wanted.format(error)) from error
 
 
 def parse_timestamp(text: str) -> int:
@@ -276,10 +314,5 @@ def parse_timestamp(text: str) -> int:
     if re.fullmatch(r"\d{9,16}", text):
         return int(text) * 1000
     moment = datetime.fromisoformat(text)
-    return _microseconds(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def _microseconds(moment: datetime) -> int:
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    seconds = delta.days * 86_400 + delta.seconds
-    return seconds * _MICROSECONDS + delta.microseconds
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)

@@ -25,12 +25,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def wanted_texts(condition: Filter, column: str) -> frozenset[object] | None:
-    """The values of a text column for which a condition can hold; `None` for any.
-
-    Args:
-        condition: A condition that PySpark has pushed.
-        column: The name of the column.
-    """
+    """The values of a text column for which a condition can hold; `None` for any."""
     match condition:
         case EqualTo(attribute=(name,), value=str(text)) if name == column:
             return frozenset([text])
@@ -42,10 +37,6 @@ def wanted_texts(condition: Filter, column: str) -> frozenset[object] | None:
 
 def wanted_range(condition: Filter, column: str) -> tuple[int, int] | None:
     """The range of a column of numbers or times in which a condition can hold; `None` for any.
-
-    Args:
-        condition: A condition that PySpark has pushed.
-        column: The name of the column.
 
     Returns:
         The first value and the one after the last; of times, in microseconds since 1970.

@@ -29,7 +29,7 @@ from haclient.pyspark.sink.checkpoint_files import (
     RESOLVED_DIRECTORY,
     UNLOGGED_DIRECTORY,
 )
-from haclient.pyspark.sink.settings import read_settings
+from haclient.pyspark.sink.settings import SinkSettings
 from haclient.pyspark.sink.writers import LaneDone, Task, check_lanes, rows_of, write_task
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH
@@ -79,7 +79,10 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (columns(id=LongType()), "need a column data of type BINARY or STRING, found id"),
+        (
+            columns(id=LongType()),
+            "need a column data or value of type BINARY or STRING, or the option format=json",
+        ),
         (columns(data=LongType()), "data has to be BINARY or STRING, found bigint"),
         (columns(data=BinaryType(), topic=IntegerType()), "topic has to be STRING, found int"),
     ],
@@ -92,12 +95,12 @@ def test_a_wrong_column_is_named(schema: StructType, message: str) -> None:
 def test_exactly_once_has_no_policy_but_to_fail_and_no_foreign_correlation_ids() -> None:
     refused = {**EXACTLY_ONCE, "onFailedWrite": "deadLetter", "deadLetterTopic": "d"}
     with pytest.raises(UsageError, match="onFailedWrite=deadLetter needs guarantee=at-least-once"):
-        read_settings(refused, LANES)
+        SinkSettings(refused, LANES)
     with_ids = columns(data=BinaryType(), correlation_id=StringType(), _lane=IntegerType())
-    assert not read_settings(EXACTLY_ONCE, with_ids).with_digests
-    assert read_settings(EXACTLY_ONCE, LANES).with_digests
+    assert not SinkSettings(EXACTLY_ONCE, with_ids).with_digests
+    assert SinkSettings(EXACTLY_ONCE, LANES).with_digests
     with pytest.raises(UsageError, match="drop the column correlation_id, or set verifyResume"):
-        read_settings({**EXACTLY_ONCE, "verifyResume": "true"}, with_ids)
+        SinkSettings({**EXACTLY_ONCE, "verifyResume": "true"}, with_ids)
 
 
 def test_a_log_is_only_appended_to() -> None:
@@ -106,12 +109,12 @@ def test_a_log_is_only_appended_to() -> None:
 
 
 def test_each_lane_needs_a_task() -> None:
-    settings = read_settings(EXACTLY_ONCE, LANES)
+    settings = SinkSettings(EXACTLY_ONCE, LANES)
     check_lanes(settings, [LaneDone(1, 5, 0), LaneDone(0, 5, 5)])
     for lanes in ([0], [0, 0], [0, 1, 2], []):
         with pytest.raises(UsageError, match="2 lanes need a task each, found the tasks"):
             check_lanes(settings, [LaneDone(lane, 5, 0) for lane in lanes])
-    check_lanes(read_settings({"uri": URI, "topic": "t"}, ROWS), [LaneDone(0, 5, 0), None])
+    check_lanes(SinkSettings({"uri": URI, "topic": "t"}, ROWS), [LaneDone(0, 5, 0), None])
 
 
 @pytest.mark.row("SK6")
@@ -137,7 +140,7 @@ def test_a_query_with_refused_rows_does_not_go_on(tmp_path: Path) -> None:
     )
     with BrokerProcess("--sow", "t:/key") as broker:
         given = {**options, "uri": broker.uri}
-        settings = read_settings(given, LANES)
+        settings = SinkSettings(given, LANES)
         with pytest.raises(PublishFailed, match="row 1: bad message"):
             write_task(settings, Task("query", 0, 7), iter([rows]))
         # The server has seen the rows: without the file, these would succeed and publish nothing.
@@ -159,7 +162,7 @@ def test_a_query_goes_on_when_the_user_has_resolved_its_refused_rows(
     rows = pa.record_batch({"data": bodies, "_lane": pa.array([0] * 3, pa.int32())})
     unlogged, resolved = tmp_path / UNLOGGED_DIRECTORY, tmp_path / RESOLVED_DIRECTORY
     with BrokerProcess("--sow", "t:/id") as broker:
-        settings = read_settings({**options, "uri": broker.uri}, LANES)
+        settings = SinkSettings({**options, "uri": broker.uri}, LANES)
         publish = partial(write_task, settings, Task("query", 0, 0))
         with pytest.raises(PublishFailed, match="row 3: bad sow key"):  # rows are sorted
             publish(iter([rows]))
@@ -184,10 +187,10 @@ def test_a_query_whose_rows_retention_has_removed_goes_on_when_the_user_says_so(
     rows = pa.record_batch({"data": [b"a", b"b"], "_lane": pa.array([0, 0], pa.int32())})
     many = pa.record_batch({"data": [b"x" * 20_000] * 200})
     with BrokerProcess("--segment-bytes", str(2**20), data_dir=journal) as broker:
-        settings = read_settings({**options, "uri": broker.uri}, LANES)
+        settings = SinkSettings({**options, "uri": broker.uri}, LANES)
         publish = partial(write_task, settings, Task("query", 0, 0))
         assert publish(iter([rows])).skipped == 0
-        others = read_settings(
+        others = SinkSettings(
             {**PATIENT, "uri": broker.uri, "topic": "t"}, columns(data=BinaryType())
         )
         write_task(others, Task("other", 0, 0), iter([many]))
@@ -208,7 +211,7 @@ def test_a_batch_with_refused_rows_is_not_committed() -> None:
     rows = pa.record_batch({"data": [b"a"], "_lane": pa.array([0], pa.int32())})
     with BrokerProcess("--sow", "t:/key") as broker:
         given = {**EXACTLY_ONCE, "uri": broker.uri, "lanes": "1"}
-        settings = read_settings(given, LANES)
+        settings = SinkSettings(given, LANES)
         done = write_task(settings, Task("job", 0, 0), iter([rows]))
         with pytest.raises(PublishFailed, match="row 1: bad message"):
             check_lanes(settings, [done])
@@ -218,18 +221,18 @@ def test_a_batch_with_refused_rows_is_not_committed() -> None:
 @pytest.mark.parametrize("topic", ["/AMPS/x", "/HACLIENT/x"])
 def test_the_topics_of_a_server_are_refused_before_anything_is_published(topic: str) -> None:
     with pytest.raises(UsageError, match=f"{topic} is a topic of the server"):
-        read_settings({**EXACTLY_ONCE, "topic": topic}, LANES)
+        SinkSettings({**EXACTLY_ONCE, "topic": topic}, LANES)
     given = {name: value for name, value in EXACTLY_ONCE.items() if name != "topic"}
-    settings = read_settings(given, StructType([*LANES.fields, StructField("topic", StringType())]))
+    settings = SinkSettings(given, StructType([*LANES.fields, StructField("topic", StringType())]))
     rows = pa.table({"data": [b"a", b"b"], "topic": ["t", topic]})
     with pytest.raises(UsageError, match=f"{topic} is a topic of the server"):
         rows_of(settings, rows)
-    read_settings({"uri": URI, "topic": topic}, ROWS)  # at least once, such a row can go elsewhere
+    SinkSettings({"uri": URI, "topic": topic}, ROWS)  # at least once, such a row can go elsewhere
 
 
 @pytest.mark.row("SK4")
 def test_an_empty_frame_needs_no_task_for_each_lane() -> None:
-    settings = read_settings({**EXACTLY_ONCE, "lanes": "3"}, LANES)
+    settings = SinkSettings({**EXACTLY_ONCE, "lanes": "3"}, LANES)
     check_lanes(settings, [LaneDone(0, 0, 0)])
     with pytest.raises(UsageError, match=r"3 lanes need a task each, found the tasks \[0\]"):
         check_lanes(settings, [LaneDone(0, 1, 0)])
@@ -247,7 +250,7 @@ def test_a_job_with_a_refused_row_never_ends_well_under_its_id(
     place = {"checkpointLocation": str(tmp_path / "job")} if with_place else {}
     with BrokerProcess("--sow", "t:/id") as broker:
         given = {**EXACTLY_ONCE, "uri": broker.uri, "lanes": "1", "jobId": "j", **place}
-        settings = read_settings(given, LANES)
+        settings = SinkSettings(given, LANES)
         for message in ("row 2: bad sow key", "1 of the 2 rows of batch 0 that an earlier"):
             if with_place:
                 with pytest.raises((PublishFailed, UsageError), match="row 2: bad sow key"):
@@ -265,7 +268,7 @@ def test_a_dead_letter_is_a_message_whatever_the_row_was_to_be() -> None:
     letters = {"onFailedWrite": "deadLetter", "deadLetterTopic": "dead"}
     with BrokerProcess("--sow", "t:/id") as broker:
         given = {**PATIENT, "uri": broker.uri, **options, **letters}
-        settings = read_settings(given, columns(data=BinaryType()))
+        settings = SinkSettings(given, columns(data=BinaryType()))
         assert write_task(settings, Task("job", 0, 0), iter([rows])).rows == 1
         assert trio.run(first_dead_letter, broker.uri) == ("dead", b'{"no":1}'.decode())
 
@@ -278,7 +281,7 @@ def test_refused_rows_go_to_a_table_or_to_a_dead_letter_topic(tmp_path: Path) ->
     with BrokerProcess() as broker:
 
         def write(**options: str) -> None:
-            settings = read_settings({**PATIENT, "uri": broker.uri, **options}, schema)
+            settings = SinkSettings({**PATIENT, "uri": broker.uri, **options}, schema)
             assert write_task(settings, Task("job", 0, 0), iter([rows])).rows == 3
 
         with pytest.raises(PublishFailed, match="has refused 1 rows, the first one: not entitled"):
@@ -309,15 +312,15 @@ def test_a_row_may_have_an_expiration_of_its_own() -> None:
     rows = pa.record_batch({"data": [b"a", b"b", b"c"], "expiration": seconds})
     schema = columns(data=BinaryType(), expiration=IntegerType())
     given = {**PATIENT, "uri": URI, "topic": "t"}
-    assert rows_of(read_settings(given, schema), rows).expirations == [60, None, 0]
-    settings = read_settings({**given, "expiration": "5"}, schema)
+    assert rows_of(SinkSettings(given, schema), rows).expirations == [60, None, 0]
+    settings = SinkSettings({**given, "expiration": "5"}, schema)
     assert rows_of(settings, rows).expirations == [60, 5, 0]
     for wrong in (-1, 2**32):
         rows = pa.record_batch({"data": [b"a"], "expiration": pa.array([wrong], pa.int64())})
         with pytest.raises(UsageError, match=f"the column expiration has to be .* found {wrong}"):
             rows_of(settings, rows)
     with pytest.raises(UsageError, match="expiration has to be INT or BIGINT, found string"):
-        read_settings(given, columns(data=BinaryType(), expiration=StringType()))
+        SinkSettings(given, columns(data=BinaryType(), expiration=StringType()))
 
 
 @pytest.mark.row("SK7")
@@ -333,7 +336,7 @@ def test_correlation_ids_and_expirations_are_in_the_journal(tmp_path: Path) -> N
     types = {"data": BinaryType(), "correlation_id": StringType(), "expiration": LongType()}
     schema = columns(**types, _lane=IntegerType())
     with BrokerProcess(data_dir=tmp_path) as broker:
-        settings = read_settings({**EXACTLY_ONCE, "uri": broker.uri}, schema)
+        settings = SinkSettings({**EXACTLY_ONCE, "uri": broker.uri}, schema)
         write_task(settings, Task("query", 0, 0), iter([rows]))
     found = [each for each in model_records(tmp_path) if each.is_data]
     assert [(each.payload, each.correlation_id, each.expiration_s) for each in found] == [
@@ -353,7 +356,7 @@ def test_a_sink_publishes_changes_and_deletes_records(tmp_path: Path) -> None:
         for batch, (command, data) in enumerate(work.items()):
             given = {**EXACTLY_ONCE, "uri": broker.uri, "command": command}
             rows = pa.record_batch({"data": [data], "_lane": pa.array([0], pa.int32())})
-            done = write_task(read_settings(given, LANES), Task("query", 0, batch), iter([rows]))
+            done = write_task(SinkSettings(given, LANES), Task("query", 0, batch), iter([rows]))
             assert (done.rows, done.skipped, done.failure) == (1, 0, "")
     found = [row for row in model_rows(tmp_path) if row.topic == "t"]
     assert [row.command for row in found] == ["publish", "publish", "sow_delete"]

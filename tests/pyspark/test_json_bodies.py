@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from haclient.errors import UsageError
 from haclient.pyspark import parse_json
+from haclient.pyspark.json_bodies import BodyParser
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +45,117 @@ BAD = [
     b"{id:8}",
     b'{"id":08}',
     b'{"px":NaN}',
+    b'{"px":"NaN"}',
+    b'{"px":-Infinity}',
+    b'{"px":Inf}',
+    b'{"id":1.5}',
+    b'{"id":true}',
+    b'{"at":"X"}',
 ]
+
+
+FIELDS = pa.schema(
+    [("id", pa.int64()), ("px", pa.float64()), ("at", pa.struct([("venue", pa.string())]))]
+)
+PLAIN = pa.schema(
+    [("id", pa.int64()), ("px", pa.float64()), ("name", pa.string()), ("ok", pa.bool_())]
+)
+
+
+def log_rows(bodies: Sequence[bytes | None], command: str = "publish") -> pa.RecordBatch:
+    data, commands = pa.array(bodies, pa.binary()), [command] * len(bodies)
+    numbers = [*map(str, range(len(bodies)))]
+    rows: pa.RecordBatch = pa.record_batch({"bookmark": numbers, "data": data, "command": commands})
+    return rows
+
+
+def parsed(fields: pa.Schema, *bodies: bytes | None, command: str = "publish") -> list[Any]:
+    """The fields of bodies as tuples; of a body that does not fit, the body."""
+    rows = BodyParser(("bookmark",), fields).parse(log_rows(bodies, command))
+    assert rows.schema.names == ["bookmark", *fields.names, "_corrupt"]
+    found: list[Any] = []
+    for _, *values, corrupt in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+        assert corrupt is None or values == [None] * len(values)
+        plain = [tuple(each.values()) if isinstance(each, dict) else each for each in values]
+        found.append(tuple(plain) if corrupt is None else corrupt)
+    return found
+
+
+@pytest.mark.row("SB6")
+def test_a_source_types_what_fits_and_keeps_what_does_not() -> None:
+    assert parsed(FIELDS, *(body for body, _ in GOOD)) == [wanted for _, wanted in GOOD]
+    assert parsed(FIELDS, *BAD, b'{"id":1}x') == [*BAD, b'{"id":1}x']
+    assert parsed(FIELDS, b"k1,k2", command="sow_delete") == [(None, None, None)]
+    assert parsed(FIELDS, None) == [(None, None, None)]
+
+
+def test_every_type_that_json_can_have_is_read() -> None:
+    kinds = {
+        "at": (pa.timestamp("us", tz="UTC"), "2026-01-31T10:30:00+01:00", 1769851800000000),
+        "amount": (pa.decimal128(10, 2), 1.25, Decimal("1.25")),
+        "text": (pa.decimal128(10, 2), "1.25", Decimal("1.25")),
+        "small": (pa.int8(), -128, -128),
+        "many": (pa.list_(pa.int32()), [1, None], [1, None]),
+        "word": (pa.string(), "NaN: Infinity", "NaN: Infinity"),
+    }
+    fields = pa.schema([(name, kind) for name, (kind, _, _) in kinds.items()])
+    body = json.dumps({name: value for name, (_, value, _) in kinds.items()}).encode()
+    rows = BodyParser((), fields).parse(log_rows([body]))
+    at = rows["at"].cast(pa.int64()).to_pylist()
+    assert [at[0], *(rows[name][0].as_py() for name in [*kinds][1:])] == [
+        wanted for _, _, wanted in kinds.values()
+    ]
+    for name, value in (("small", 128), ("at", "x"), ("amount", 1.255), ("many", 1), ("word", 5)):
+        wrong = json.dumps({name: value}).encode()
+        assert BodyParser((), fields).parse(log_rows([wrong]))["_corrupt"].to_pylist() == [wrong]
+
+
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["NaN", "\ud800", {"a": [{}]}])
+)
+OBJECTS = st.dictionaries(st.sampled_from([*PLAIN.names, "more"]), VALUES).map(json.dumps)
+ODD = st.sampled_from(
+    [
+        "",
+        "{",
+        "{}{}",
+        '{"id":1}{"id":2}',
+        '{"name":"\n"}',
+        "[{}]",
+        '{"id":1}}',
+        "null",
+        '{"ok":tru}',
+    ]
+)
+
+
+@given(st.lists((OBJECTS | ODD).map(str.encode), max_size=6))
+def test_bodies_that_are_read_together_have_the_fields_that_each_has_alone(
+    bodies: list[bytes],
+) -> None:
+    alone = [found for body in bodies for found in parsed(PLAIN, body)]
+    assert parsed(PLAIN, *bodies) == alone
+    for body, found in zip(bodies, alone, strict=True):
+        if isinstance(found, tuple):
+            values = json.loads(body)
+            px = values.get("px")
+            values["px"] = None if px is None else float(px)
+            assert list(found) == [values.get(name) for name in PLAIN.names]
+
+
+def test_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="bodySchema and columns both have bookmark: leave it out"):
+        BodyParser(("bookmark",), pa.schema([("bookmark", pa.int64())]))
+
+
+def test_a_type_that_is_not_read_from_json_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"the field a of type date32\[day\] is not read"):
+        BodyParser((), pa.schema([("a", pa.date32())]))
 
 
 @pytest.mark.row("SB6")

@@ -172,7 +172,7 @@ def parts_of(log: JournalLog, first: int = 0) -> tuple[SplitReader, list[Split]]
     options = {"journalPath": str(log.directory), "columns": ",".join(kernels.ORDER_COLUMNS)}
     if first:
         options["startingPosition"] = str(first)
-    settings = JournalSettings.read(options)
+    settings = JournalSettings(options)
     wanted = JournalRangeReader(settings).range_of(log)
     parts = plan(settings, log, wanted, settings.is_wanted)
     return SplitReader(log.directory, settings.columns), [each.value for each in parts]

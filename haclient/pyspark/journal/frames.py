@@ -17,18 +17,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from haclient.errors import StoreCorrupt
+from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.pieces import wanted_manifests
 from haclient.pyspark.journal.records import MAX_TIME_US, RowRange
 from haclient.pyspark.journal.sealed import SealedFile, sealed_file
-from haclient.pyspark.journal.source import FORMAT, JournalRangeReader, JournalSettings
+from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
+from haclient.pyspark.options import JOURNAL
 from haclient.pyspark.rows import SEALED_COLUMNS, schema_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 _ESCAPED: Final = r"\\\g<0>"
 
@@ -64,12 +64,12 @@ def read_journal(
     """
     given = {name: str(value) for name, value in options.items()}
     given |= {"journalPath": str(path), **({"columns": ",".join(columns)} if columns else {})}
-    settings = JournalSettings.read(given)
+    if any(name.lower() == "bodyschema" for name in given):
+        raise UsageError("read_journal has no bodySchema: give what it returns to parse_json")
+    settings = JournalSettings(given)
     log = settings.open_log()
     plan = JournalPlan(settings, log, JournalRangeReader(settings).range_of(log))
     kept = {n: v for n, v in given.items() if not n.lower().startswith(("starting", "ending"))}
-    if spark.conf.get(_PUSHDOWN, "false") == "true":
-        kept["filterPushdown"] = "true"
     frames = [
         plan.of_journal(spark, kept, part)
         if isinstance(part, range)
@@ -147,7 +147,7 @@ class JournalPlan:
         if self.wanted.has_times and "timestamp" not in names:
             names.append("timestamp")
         rows = (
-            spark.read.format(FORMAT)
+            spark.read.format(JOURNAL)
             .options(**options)
             .option("columns", ",".join(names))
             .option("startingPosition", positions.start)

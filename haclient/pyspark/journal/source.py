@@ -12,23 +12,19 @@ and pickles it into the tasks; tasks use its settings alone.
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
-    DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
@@ -42,119 +38,52 @@ from haclient.pyspark.journal.log import JournalLog, JournalPlace
 from haclient.pyspark.journal.pieces import plan_splits
 from haclient.pyspark.journal.reading import Split, SplitReader
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange
-from haclient.pyspark.options import OptionReader
+from haclient.pyspark.options import JOURNAL, OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
-from haclient.pyspark.rows import DataLoss, check_schema, schema_ddl, select_columns
-from haclient_stores.bookmark import (
-    Bookmark,
-    BookmarkList,
-    BookmarkRange,
-    MostRecent,
-    Now,
-    Timestamp,
-    parse_bookmark,
-)
-
-FORMAT: Final = "amps-journal"
-
-BATCH_ROWS: Final = 10_000
-"""Rows of an Arrow batch: the fastest of 2 000, 10 000 and 50 000."""
+from haclient.pyspark.rows import DataLoss
+from haclient.pyspark.sources import LogDataSource, SourceOptions
+from haclient_stores.bookmark import Bookmark, BookmarkList, Epoch, Now, Timestamp
 
 MAX_PARTITION_BYTES: Final = 128 * 2**20
 """A task costs 60 ms of CPU, as much as 50 000 rows: it should have more of them."""
 
 OFFSET_VERSION: Final = 1
 
-_OFFSET_WORDS: Final = {"earliest": "0", "latest": "0|1|"}
-"""The words of `startingOffsets`, as bookmarks."""
-
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class JournalSettings:
+class JournalSettings(SourceOptions):
     """The options of the source.
 
     Attributes:
         path: The journal's directory.
         instance: Name of the broker that has to have written it; `None` takes any.
-        topics: The topics that are wanted; empty means all.
-        pattern: Topics that it matches anywhere are wanted.
         message_type: Topics of this message type are wanted; `None` takes any.
-        columns: Names of the columns, in order.
-        start: Where reading begins: a bookmark in its wire form.
         start_position: The first position that is read, instead of `start`.
-        start_us: The first time that is read, in microseconds since 1970, instead of `start`.
         end_position: The first position that is not read any more.
-        end_bookmark: The last message that is read.
-        end_us: The first time that is not read any more.
-        batch_rows: Rows of an Arrow batch, at most.
         partition_bytes: Bytes of a split.
-        min_partitions: Splits are made smaller until there are so many.
-        fail_on_data_loss: Whether removed positions are an error.
-        has_pushdown: Whether filters of the query are used to read less.
-        limit: What one trigger of a stream reads.
     """
 
-    path: Path
-    instance: str | None
-    topics: tuple[str, ...]
-    pattern: re.Pattern[str] | None
-    message_type: str | None
-    columns: tuple[str, ...]
-    start: str | None
-    start_position: int | None
-    start_us: int | None
-    end_position: int
-    end_bookmark: Bookmark | None
-    end_us: int | None
-    batch_rows: int
-    partition_bytes: int
-    min_partitions: int
-    fail_on_data_loss: bool
-    has_pushdown: bool
-    limit: ReadLimit
+    starting = (*SourceOptions.starting, "startingPosition")
+    ending = (*SourceOptions.ending, "endingPosition")
 
-    @classmethod
-    def read(cls, options: Mapping[str, str]) -> JournalSettings:
-        """Read the options of a user.
-
-        Args:
-            options: The options.
-
-        Raises:
-            UsageError: One is missing, unknown, or has a value that cannot be.
-        """
-        read = OptionReader(FORMAT, options)
-        read.at_most_one("topic", "topicPattern")
-        read.at_most_one(
-            "startingBookmark", "startingOffsets", "startingPosition", "startingTimestamp"
-        )
-        read.at_most_one("endingBookmark", "endingPosition", "endingTimestamp")
-        read.at_most_one("maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
-        last = read.integer("endingPosition")
-        settings = cls(
-            path=Path(read.required("journalPath", "the --data directory of a broker")),
-            instance=read.text("instance"),
-            topics=read.names("topic"),
-            pattern=read.pattern("topicPattern"),
-            message_type=read.text("messageType"),
-            columns=select_columns(read.names("columns")),
-            start=_starting_bookmark(read),
-            start_position=read.integer("startingPosition"),
-            start_us=read.timestamp_us("startingTimestamp"),
-            end_position=MAX_POSITION if last is None else last + 1,
-            end_bookmark=_ending_bookmark(read),
-            end_us=read.timestamp_us("endingTimestamp"),
-            batch_rows=read.integer("batchRows", BATCH_ROWS),
-            partition_bytes=read.size("maxPartitionBytes", MAX_PARTITION_BYTES),
-            min_partitions=read.integer("minPartitions", 1),
-            fail_on_data_loss=read.flag("failOnDataLoss", default=True),
-            has_pushdown=read.flag("filterPushdown", default=False),
-            limit=_read_limit(read),
-        )
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType | None = None,
+        *,
+        is_stream: bool = False,
+    ) -> None:
+        read = OptionReader(JOURNAL, options)
+        self.path = Path(read.required("journalPath", "the --data directory of a broker"))
+        super().__init__(read, schema, is_stream=is_stream)
+        self.instance = read.text("instance", None)
+        self._pattern = read.pattern("topicPattern")
+        self.message_type = read.text("messageType", None)
+        self.start_position = read.integer("startingPosition", None)
+        self.end_position = read.integer("endingPosition", MAX_POSITION - 1) + 1
+        self.partition_bytes = read.size("maxPartitionBytes", MAX_PARTITION_BYTES)
         read.check_unknown()
-        return settings
 
     def is_wanted(self, topic: str) -> bool:
         """Whether a topic is wanted.
@@ -162,8 +91,8 @@ class JournalSettings:
         Args:
             topic: Its name.
         """
-        if self.pattern is not None:
-            return self.pattern.search(topic) is not None
+        if self._pattern is not None:
+            return self._pattern.search(topic) is not None
         return not self.topics or topic in self.topics
 
     def open_log(self) -> JournalLog:
@@ -172,31 +101,55 @@ class JournalSettings:
         log.refresh()
         return log
 
-    def first_position(self, log: JournalLog, default: str) -> int:
+    def first_position(self, log: JournalLog) -> int:
         """The position at which reading begins.
 
         Args:
             log: The log.
-            default: Where it begins if the options do not say: a bookmark in its wire form.
 
         Raises:
             DataLoss: The position or the bookmark is not there any more.
         """
         if self.start_position is not None:
-            if self.start_position < log.first_position and self.fail_on_data_loss:
+            if self.start_position < log.first_position and self.fails_on_loss:
                 raise log.removed(self.start_position)
             return max(self.start_position, log.first_position)
-        if self.start_us is not None:
-            return log.position_of_time(self.start_us)
-        match parse_bookmark(default if self.start is None else self.start):
+        match self.start:
             case Now():
                 return log.end_position
             case Bookmark() | Timestamp() as bookmark:
                 return self._after(log, [bookmark])
             case BookmarkList() as several:
                 return self._after(log, several)
-            case _:  # `_starting_bookmark` lets nothing else through
+            case _:
                 return log.first_position
+
+    def range_of(self, log: JournalLog) -> RowRange:
+        """The rows of a batch.
+
+        Args:
+            log: The log.
+
+        Raises:
+            DataLoss: The start or the end is not there any more.
+        """
+        wanted = RowRange(self.first_position(log), min(self.end_position, log.end_position))
+        if isinstance(self.start, Timestamp):
+            wanted = wanted._replace(from_us=self.start.microseconds)
+        match self.end:
+            case Epoch():
+                return wanted._replace(end_position=log.first_position)
+            case Timestamp(microseconds=until_us):
+                return wanted._replace(until_us=until_us)
+            case Bookmark() as last:
+                position = log.position_of_message(last.publisher_id, last.sequence)
+                if position is None:
+                    raise DataLoss(
+                        f"{log.directory}: endingBookmark {last} is not in the log: end elsewhere"
+                    )
+                return wanted._replace(end_position=min(wanted.end_position, position + 1))
+            case _:
+                return wanted
 
     def _after(self, log: JournalLog, bookmarks: Iterable[Bookmark | Timestamp]) -> int:
         """The position after the earliest of some bookmarks."""
@@ -208,7 +161,7 @@ class JournalSettings:
             position = log.position_of_message(bookmark.publisher_id, bookmark.sequence)
             if position is not None:
                 found.append(position + 1)
-            elif self.fail_on_data_loss:
+            elif self.fails_on_loss:
                 raise DataLoss(
                     f"{log.directory}: the message {bookmark} is not in the log: begin elsewhere, "
                     "or read with failOnDataLoss=false from the oldest message on"
@@ -218,41 +171,27 @@ class JournalSettings:
         return min(found)
 
 
-class JournalDataSource(DataSource):
+class JournalDataSource(LogDataSource):
     """The data source that `register` makes known as `amps-journal`."""
-
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-        self._settings = JournalSettings.read(options)
 
     @classmethod
     @override
     def name(cls) -> str:
-        return FORMAT
+        return JOURNAL
 
     @override
-    def schema(self) -> str:
-        return schema_ddl(self._settings.columns)
+    def read_options(self, schema: StructType | None, *, is_stream: bool) -> JournalSettings:
+        return JournalSettings(self.options, schema, is_stream=is_stream)
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
-        settings = self._settings
-        check_schema(schema.names, settings.columns)
-        # PySpark fails a query whose reader has `pushFilters` while its own setting is off.
-        kind = FilteringJournalReader if settings.has_pushdown else JournalRangeReader
-        return kind(settings)
+        settings = self.read_options(schema, is_stream=False)
+        # PySpark refuses a reader that has `pushFilters` unless it is to push some.
+        return (FilteringJournalReader if settings.has_pushdown else JournalRangeReader)(settings)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        settings = self._settings
-        check_schema(schema.names, settings.columns)
-        has_end = settings.end_bookmark is not None or settings.end_us is not None
-        if has_end or settings.end_position != MAX_POSITION:
-            raise UsageError(
-                f"{FORMAT}: a stream has no end: leave endingBookmark, endingPosition and "
-                "endingTimestamp out, and use Trigger.AvailableNow to stop at the present end"
-            )
-        return JournalStreamReader(settings)
+        return JournalStreamReader(self.read_options(schema, is_stream=True))
 
 
 class JournalRangeReader(DataSourceReader):
@@ -281,29 +220,18 @@ class JournalRangeReader(DataSourceReader):
         Raises:
             DataLoss: It does not have what is wanted.
         """
-        settings = self._settings
-        end = min(settings.end_position, self._wanted.end_position, log.end_position)
-        if settings.end_bookmark is not None:
-            bookmark = settings.end_bookmark
-            position = log.position_of_message(bookmark.publisher_id, bookmark.sequence)
-            if position is None:
-                raise DataLoss(
-                    f"{log.directory}: endingBookmark {bookmark} is not in the log: end elsewhere"
-                )
-            end = min(end, position + 1)
-        wanted = self._wanted._replace(
-            first_position=max(settings.first_position(log, "0"), self._wanted.first_position),
-            end_position=end,
+        options, pushed = self._settings.range_of(log), self._wanted
+        return RowRange(
+            max(options.first_position, pushed.first_position),
+            min(options.end_position, pushed.end_position),
+            from_us=max(options.from_us, pushed.from_us),
+            until_us=min(options.until_us, pushed.until_us),
         )
-        if settings.start_us is not None:
-            wanted = wanted._replace(from_us=max(wanted.from_us, settings.start_us))
-        if settings.end_us is not None:
-            wanted = wanted._replace(until_us=min(wanted.until_us, settings.end_us))
-        return wanted
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(self._settings, cast("Split | None", partition.value))
+        settings = self._settings
+        return settings.rows(read_split(settings, cast("Split | None", partition.value)))
 
     def _is_wanted(self, topic: str) -> bool:
         return self._settings.is_wanted(topic) and all(test(topic) for test in self._is_pushed)
@@ -360,10 +288,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         log = self._log
         log.refresh()
-        position = self._settings.first_position(log, "0|1|")
+        position = self._settings.first_position(log)
         if position > log.end_position:
             raise UsageError(
-                f"{FORMAT}: the option startingPosition is {position}, but the next position of "
+                f"{JOURNAL}: the option startingPosition is {position}, but the next position of "
                 f"the log is {log.end_position}: begin there or before"
             )
         return encode_place(log.place(position))
@@ -410,10 +338,11 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_split(self._settings, cast("Split | None", partition.value))
+        settings = self._settings
+        return settings.rows(read_split(settings, cast("Split | None", partition.value)))
 
     def _begin(self, place: JournalPlace) -> int:
-        fail = self._settings.fail_on_data_loss
+        fail = self._settings.fails_on_loss
         begin = self._log.check_place(place, fail_on_data_loss=fail)
         if begin > place.position:
             _log.warning(
@@ -475,7 +404,7 @@ def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.Re
     """
     if split is None:
         return
-    read = SplitReader(settings.path, settings.columns, settings.fail_on_data_loss).read
+    read = SplitReader(settings.path, settings.columns, settings.fails_on_loss).read
     for batch in read(split):
         for start in range(0, batch.num_rows, settings.batch_rows):
             yield batch.slice(start, settings.batch_rows)
@@ -506,47 +435,13 @@ def decode_place(offset: Mapping[str, Any]) -> JournalPlace:
     match offset:
         case {"version": int(version)} if version > OFFSET_VERSION:
             raise UsageError(
-                f"{FORMAT}: the checkpoint has an offset of version {version}, but this version of "
-                f"haclient reads up to {OFFSET_VERSION}: use the newer one"
+                f"{JOURNAL}: the checkpoint has an offset of version {version}, but this version "
+                f"of haclient reads up to {OFFSET_VERSION}: use the newer one"
             )
         case {"version": int(), "position": int(position), "start": str(start)}:
             return JournalPlace(position, int(start, 16))
         case _:
             raise UsageError(
-                f"{FORMAT}: the checkpoint is of another source (offset {dict(offset)}): give "
+                f"{JOURNAL}: the checkpoint is of another source (offset {dict(offset)}): give "
                 "this query a checkpoint of its own"
             )
-
-
-def _starting_bookmark(read: OptionReader) -> str | None:
-    text = read.text("startingBookmark")
-    if text is None:
-        word = read.choice("startingOffsets", _OFFSET_WORDS, "")
-        return _OFFSET_WORDS.get(word)
-    wire = {"EPOCH": "0", "NOW": "0|1|"}.get(text.upper(), text)
-    wanted = "EPOCH, NOW, bookmarks, or a time such as 20260131T093000"
-    try:
-        point = parse_bookmark(wire)
-    except UsageError as error:
-        raise read.error("startingBookmark", wanted) from error
-    if isinstance(point, BookmarkRange | MostRecent):
-        raise read.error("startingBookmark", wanted)
-    return wire
-
-
-def _ending_bookmark(read: OptionReader) -> Bookmark | None:
-    text = read.text("endingBookmark")
-    if text is None:
-        return None
-    try:
-        return Bookmark.parse(text)
-    except UsageError as error:
-        raise read.error("endingBookmark", "the bookmark of one message") from error
-
-
-def _read_limit(read: OptionReader) -> ReadLimit:
-    rows = read.integer("maxMessagesPerTrigger") or read.integer("maxOffsetsPerTrigger")
-    count = read.size("maxBytesPerTrigger")
-    if rows is not None:
-        return ReadMaxRows(rows)
-    return ReadAllAvailable() if count is None else ReadMaxBytes(count)

@@ -54,8 +54,8 @@ class Counted:
         begins: The position of the first one, the one after `position` without one.
         first: The bookmark of the first one; empty without one.
         last: The bookmark of the last one; empty without one.
+        timestamp: The time of the last one; empty without one.
         until: The last position that would have been counted without a limit.
-        is_limited: Whether a limit of messages or bytes has ended the count.
     """
 
     log: LogInfo
@@ -66,8 +66,8 @@ class Counted:
     begins: int = 0
     first: str = ""
     last: str = ""
+    timestamp: str = ""
     until: int = 0
-    is_limited: bool = False
 
     @property
     def place(self) -> OffsetPlace:
@@ -75,11 +75,7 @@ class Counted:
         return self.log.place(self.position)
 
     def add(self, answer: Mapping[str, Any]) -> None:
-        """Add what one question has counted.
-
-        Args:
-            answer: Of the broker.
-        """
+        """Add what one question has counted."""
         self.position = int(answer["position"])
         self.messages += int(answer["messages"])
         self.bytes += int(answer["bytes"])
@@ -87,14 +83,10 @@ class Counted:
         if not self.first:
             self.begins, self.first = int(answer["begins"]), str(answer.get("first", ""))
         self.last = str(answer.get("last", self.last))
-        self.is_limited = answer["ended_by"] in {"messages", "bytes"}
+        self.timestamp = str(answer.get("timestamp", self.timestamp))
 
     def joined(self, later: Counted) -> Counted:
-        """Both counts as one.
-
-        Args:
-            later: Counted after this one.
-        """
+        """This count and one of what follows, as one."""
         return replace(
             later,
             messages=self.messages + later.messages,
@@ -108,10 +100,6 @@ class Counted:
 @asynccontextmanager
 async def connected(uris: Sequence[str], name: str) -> AsyncGenerator[Client]:
     """A client that has logged on to the first server that can be reached.
-
-    Args:
-        uris: The servers, in the order in which they are tried.
-        name: The client's name, which nobody else has at the same time.
 
     Raises:
         HAClientError: None can be reached; the message has the reason of each.
@@ -135,11 +123,6 @@ async def ask_first(
 ) -> Answer:
     """Ask the first server that answers: one that is lost with the question is as one that is down.
 
-    Args:
-        uris: The servers, in the order in which they are tried.
-        name: The client's name, which nobody else has at the same time.
-        question: It gets a client that has logged on, and is called anew for each server.
-
     Raises:
         UsageError: A server has refused the question.
         DataLoss: Messages of the question are gone.
@@ -161,11 +144,6 @@ async def ask_first(
 
 async def ask(client: Client, topic: str, parameters: Mapping[str, object]) -> dict[str, Any]:
     """Ask one question.
-
-    Args:
-        client: It has logged on.
-        topic: A topic under `/HACLIENT/`.
-        parameters: Of the question.
 
     Raises:
         UsageError: The server has no such topics, or has refused the question.
@@ -332,10 +310,6 @@ async def count(  # noqa: PLR0913  # the parts of one question
 async def last_sequence(client: Client, publisher_id: int) -> int:
     """The last sequence that a server has seen of a publisher, although it may be removed; or 0.
 
-    Args:
-        client: It has logged on.
-        publisher_id: Of the publisher, unsigned.
-
     Raises:
         UsageError: The server cannot be asked.
     """
@@ -345,11 +319,6 @@ async def last_sequence(client: Client, publisher_id: int) -> int:
 
 async def set_guard(client: Client, name: str, after: int) -> None:
     """Keep what follows a position from being removed, for a week from now on.
-
-    Args:
-        client: It has logged on.
-        name: The name of the guard; setting it again moves it.
-        after: What follows this position is needed.
 
     Raises:
         UsageError: The server cannot be asked.

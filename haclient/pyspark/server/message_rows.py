@@ -52,11 +52,7 @@ class RowBatcher:
         self._bytes = 0
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Add messages, and emit the batches that are full.
-
-        Args:
-            messages: The messages, as they were received.
-        """
+        """Add messages, and emit the batches that are full."""
         self._pending += messages
         self._bytes += _payload_bytes(messages)
         while len(self._pending) >= self._max_rows or self._bytes >= MAX_BATCH_BYTES:
@@ -80,12 +76,7 @@ def _payload_bytes(messages: Sequence[Message]) -> int:
 
 
 def batch_of(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBatch:
-    """The rows of some messages.
-
-    Args:
-        messages: The messages, as they were received.
-        columns: Names of the columns, in their order.
-    """
+    """The rows of some messages."""
     schema = arrow_schema(columns)
     build = {**_BUILDERS}
     if {"publisher_id", "sequence"} & {*columns}:
@@ -96,11 +87,7 @@ def batch_of(messages: Sequence[Message], columns: Sequence[str]) -> pa.RecordBa
 
 
 def bookmark_numbers(messages: Sequence[Message]) -> tuple[pa.Array, pa.Array]:
-    """The publisher ids and the sequences in bookmarks `<id>|<sequence>|`, unsigned.
-
-    Args:
-        messages: The messages; the numbers of one without a bookmark are null.
-    """
+    """The publisher ids and the sequences in bookmarks `<id>|<sequence>|`, unsigned."""
     bookmarks = _texts([message.bookmark for message in messages])
     parts = pc.split_pattern(bookmarks, "|")
     ids, sequences = pc.list_element(parts, 0), pc.list_element(parts, 1)

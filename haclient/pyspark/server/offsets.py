@@ -60,31 +60,19 @@ class LogInfo:
 
     @classmethod
     def of_answer(cls, answer: Mapping[str, Any]) -> LogInfo:
-        """Take it from an answer of the broker.
-
-        Args:
-            answer: The record of a query on `/HACLIENT/status` or `/HACLIENT/position`.
-        """
+        """Take it from an answer of the broker."""
         starts = tuple((str(start), int(first)) for start, first in answer["starts"])
         return cls(
             answer["instance"], starts, int(answer["oldest_position"]), int(answer["last_position"])
         )
 
     def place(self, position: int) -> OffsetPlace:
-        """The place of a position of this log.
-
-        Args:
-            position: At most the last position.
-        """
+        """The place of a position of this log."""
         before = [start for start, first in self.starts if first <= position]
         return OffsetPlace(self.instance, before[-1] if before else self.starts[0][0], position)
 
     def has(self, place: OffsetPlace) -> bool:
-        """Whether a place is one of this log.
-
-        Args:
-            place: What an earlier answer, of whatever log, has said.
-        """
+        """Whether a place is one of this log."""
         names = [start for start, _ in self.starts]
         if place.instance != self.instance or place.start not in names:
             return False
@@ -113,13 +101,7 @@ class Offset:
         return next(iter(self.places.values())) if len(self.places) == 1 else None
 
     def advanced(self, place: OffsetPlace, publishers: Mapping[int, int], messages: int) -> Offset:
-        """The offset after some more messages.
-
-        Args:
-            place: Everything up to it was read, on its instance.
-            publishers: The last sequence of each publisher among the messages.
-            messages: How many they are.
-        """
+        """The offset after some more messages."""
         total = self.messages + messages
         if self.vector is None:
             return Offset({place.instance: place}, None, total)
@@ -143,10 +125,6 @@ class Offset:
     @classmethod
     def from_json(cls, found: Mapping[str, Any], *, mode: str) -> Offset:
         """Read an offset back.
-
-        Args:
-            found: What a checkpoint has.
-            mode: The mode of the query that goes on from there.
 
         Raises:
             UsageError: It is none, of a newer version, or of another mode.
@@ -178,12 +156,7 @@ class Offset:
 
 
 def merged(vector: Mapping[int, int], publishers: Mapping[int, int]) -> dict[int, int]:
-    """A vector that covers what either of two covers.
-
-    Args:
-        vector: By publisher id, the last sequence.
-        publishers: The same.
-    """
+    """A vector that covers what either of two covers."""
     result = dict(vector)
     for each, sequence in publishers.items():
         result[each] = max(sequence, result.get(each, 0))
@@ -191,21 +164,12 @@ def merged(vector: Mapping[int, int], publishers: Mapping[int, int]) -> dict[int
 
 
 def bookmarks_of(vector: Mapping[int, int]) -> str:
-    """A vector as a list of bookmarks; `0` where it covers nothing.
-
-    Args:
-        vector: By publisher id, the last sequence.
-    """
+    """A vector as a list of bookmarks; `0` where it covers nothing."""
     return ",".join(f"{each}|{sequence}|" for each, sequence in vector.items()) or "0"
 
 
 def ends_between(start: Mapping[int, int], end: Mapping[int, int]) -> dict[int, int]:
-    """By publisher id, the last sequence of those that have messages between two vectors.
-
-    Args:
-        start: Covers what was read before.
-        end: Covers what is read now as well.
-    """
+    """By publisher id, the last sequence of those that have messages between two vectors."""
     return {each: sequence for each, sequence in end.items() if sequence > start.get(each, 0)}
 
 
@@ -232,12 +196,7 @@ class Membership:
         return not self._open
 
     def take(self, publisher_id: int, sequence: int) -> bool:
-        """Whether a message belongs to the range and comes for the first time.
-
-        Args:
-            publisher_id: Of the message.
-            sequence: Of the message; those of a publisher rise.
-        """
+        """Whether a message belongs to the range and comes for the first time."""
         end = self._ends.get(publisher_id, 0)
         if sequence >= end:
             self._open.pop(publisher_id, None)
@@ -253,11 +212,7 @@ class Membership:
         return dict(self._open)
 
     def give_up(self, publishers: Iterable[int]) -> None:
-        """Expect nothing more of some publishers.
-
-        Args:
-            publishers: Their ids; the rest of their messages is lost.
-        """
+        """Expect nothing more of some publishers."""
         for each in publishers:
             self._open.pop(each, None)
 

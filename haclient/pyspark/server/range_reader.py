@@ -18,6 +18,7 @@ import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 import pyarrow as pa
@@ -39,6 +40,7 @@ from haclient.pyspark.server.log_server import (
 )
 from haclient.pyspark.server.message_rows import RowBatcher, bookmark_numbers
 from haclient.pyspark.server.offsets import Membership, OffsetPlace
+from haclient.pyspark.server.settings import ServerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -55,29 +57,6 @@ _LATER: Final = "99991231T235959Z"
 """The end of a subscription whose end is not known on this server yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
-    """How ranges are read.
-
-    Attributes:
-        uris: The servers, in the order in which they are tried.
-        topic: A topic or pattern.
-        columns: Names of the columns.
-        batch_rows: Rows of a record batch.
-        timeout_s: A read fails when nothing has come for so many seconds.
-        name: What the names of its clients begin with.
-        fails_on_loss: Whether messages that are gone fail the query.
-    """
-
-    uris: tuple[str, ...]
-    topic: str
-    columns: tuple[str, ...]
-    batch_rows: int
-    timeout_s: float
-    name: str
-    fails_on_loss: bool
-
-
 @dataclass(frozen=True)
 class LogRange(InputPartition):
     """The messages that one task reads.
@@ -92,6 +71,7 @@ class LogRange(InputPartition):
         last: Its bookmark there.
         is_pinned: Whether `covered` is incomplete, so that the range can be read only from the log
             of its only place.
+        topic: Their topic; empty for all that the query reads.
     """
 
     filter: str = ""
@@ -102,21 +82,15 @@ class LogRange(InputPartition):
     end: OffsetPlace | None = None
     last: str = ""
     is_pinned: bool = False
+    topic: str = ""
 
 
 class RangeReader:
-    """Reads one range.
-
-    Args:
-        settings: How.
-        part: What.
-        name: The client's name.
-        emit: Takes the batches, in order.
-    """
+    """Reads one range, and emits its batches in order; `name` is the client's."""
 
     def __init__(
         self,
-        settings: ReadSettings,
+        settings: ServerOptions,
         part: LogRange,
         *,
         name: str,
@@ -124,6 +98,7 @@ class RangeReader:
     ) -> None:
         self._settings = settings
         self._part = part
+        self._topic = part.topic or settings.topic
         self._name = name
         self._rows = RowBatcher(settings.columns, settings.batch_rows, emit)
         self._members = Membership(part.covered, part.ends)
@@ -150,7 +125,7 @@ class RangeReader:
             if is_late:
                 raise HAClientError(
                     f"amps: no server has sent {members.describe_missing()} of "
-                    f"{self._settings.topic!r} within {timeout_s:g} s: {reason}"
+                    f"{self._topic!r} within {timeout_s:g} s: {reason}"
                 )
             await trio.sleep(WAIT_S)
         self._rows.finish()
@@ -186,7 +161,7 @@ class RangeReader:
                 "amps: all that was left of %d publishers in a range of %r was removed: it is read "
                 "without them",
                 len(removed),
-                self._settings.topic,
+                self._topic,
             )
             self._members.give_up(removed)
 
@@ -194,7 +169,7 @@ class RangeReader:
         part, taken = self._part, self._members.taken
         if part.messages is not None and taken != part.messages and self._settings.fails_on_loss:
             raise DataLoss(
-                f"amps: a range of {self._settings.topic!r} had {part.messages} messages when it "
+                f"amps: a range of {self._topic!r} had {part.messages} messages when it "
                 f"was planned, and {taken} were read: set failOnDataLoss=false to go on without"
             )
 
@@ -220,11 +195,9 @@ class RangeReader:
         until, end = _LATER, self._part.end
         if end is not None and log.has(end) and found.begins <= end.position:
             until = self._part.last  # else the server goes on until it is told to stop
-        patience_s = settings.timeout_s
-        if len(settings.uris) > 1:
-            patience_s = min(VISIT_S, patience_s)
+        patience_s = min(VISIT_S if len(settings.uris) > 1 else inf, settings.timeout_s)
         async with client.bookmark_stream(
-            settings.topic,
+            self._topic,
             sub_id="range",
             bookmark=f"[{found.first}:{until}]",
             filter=self._part.filter,
@@ -245,14 +218,9 @@ class RangeReader:
         if (after or 0) + 1 >= oldest:
             return frozenset()
         left = (await self._count(client, after)).publishers
+        gone = [(each, end) for each, end in self._members.missing.items() if each not in left]
         # A server that has not seen the end of a publisher's range may still get it.
-        return frozenset(
-            [
-                each
-                for each, end in self._members.missing.items()
-                if each not in left and await last_sequence(client, each) >= end
-            ]
-        )
+        return frozenset([each for each, end in gone if await last_sequence(client, each) >= end])
 
     async def _count(
         self, client: Client, after: int | None, *, messages: int | None = None
@@ -261,7 +229,7 @@ class RangeReader:
         part, reached = self._part, self._members.reached
         return await count(
             client,
-            topic=self._settings.topic,
+            topic=self._topic,
             filter=part.filter,
             after=after,
             covered=reached if reached or not part.is_pinned else None,
@@ -280,73 +248,46 @@ class _Stopped(Exception):
     """The generator of the task was closed."""
 
 
-class _ReaderThread:
-    """Runs an async function in a thread of its own, and hands over what it emits.
-
-    Args:
-        read: It takes a function `emit`.
-    """
-
-    def __init__(self, read: Callable[[Callable[[pa.RecordBatch], None]], Awaitable[None]]) -> None:
-        self._read = read
-        self._waiting: queue.Queue[pa.RecordBatch | BaseException | None]
-        self._waiting = queue.Queue(QUEUED_BATCHES)
-        self._stopped = threading.Event()
-        self._cancel: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._work, name="haclient-reader", daemon=True)
-        self._thread.start()
-
-    def next_batch(self) -> pa.RecordBatch | None:
-        """Wait for a batch; `None` at the end. The function's error is raised here."""
-        batch = self._waiting.get()
-        if isinstance(batch, BaseException):
-            raise batch
-        return batch
-
-    def close(self) -> None:
-        """Cancel the function if it still runs; returns when the thread has ended."""
-        self._stopped.set()
-        with suppress(trio.RunFinishedError):
-            self._cancel()  # it may wait for a silent server
-        self._thread.join()
-
-    def _emit(self, batch: pa.RecordBatch | BaseException | None) -> None:
-        while not self._stopped.is_set():
-            with suppress(queue.Full):
-                self._waiting.put(batch, timeout=WAIT_S)
-                return
-        raise _Stopped
-
-    async def _run(self) -> None:
-        token = trio.lowlevel.current_trio_token()
-        with trio.CancelScope() as scope:
-            self._cancel = lambda: token.run_sync_soon(scope.cancel)
-            if not self._stopped.is_set():  # else it was closed before it could be cancelled
-                await self._read(self._emit)
-
-    def _work(self) -> None:
-        with suppress(_Stopped):
-            try:
-                trio.run(self._run)
-            except _Stopped:
-                raise
-            except BaseException as error:  # the generator raises it in the task's thread
-                self._emit(error)
-            else:
-                self._emit(None)
-
-
 def batches_of(
     read: Callable[[Callable[[pa.RecordBatch], None]], Awaitable[None]],
 ) -> Generator[pa.RecordBatch]:
-    """What an async function emits, as a generator; it runs in a thread of its own.
+    """What an async function emits, as a generator; it runs in a thread of its own."""
+    waiting: queue.Queue[pa.RecordBatch | BaseException | None] = queue.Queue(QUEUED_BATCHES)
+    stopped, scope = threading.Event(), trio.CancelScope()
+    tokens: list[trio.lowlevel.TrioToken] = []
 
-    Args:
-        read: An async function that takes a function `emit`.
-    """
-    thread = _ReaderThread(read)
+    def emit(batch: pa.RecordBatch | BaseException | None) -> None:
+        while not stopped.is_set():
+            with suppress(queue.Full):
+                waiting.put(batch, timeout=WAIT_S)
+                return
+        raise _Stopped
+
+    async def run() -> None:
+        tokens.append(trio.lowlevel.current_trio_token())
+        with scope:
+            if not stopped.is_set():  # else it was closed before it could be cancelled
+                await read(emit)
+
+    def work() -> None:
+        end: BaseException | None = None
+        try:
+            trio.run(run)
+        except BaseException as error:  # the generator raises it in the task's thread
+            end = error
+        with suppress(_Stopped):
+            emit(end)
+
+    thread = threading.Thread(target=work, name="haclient-reader", daemon=True)
+    thread.start()
     try:
-        while (batch := thread.next_batch()) is not None:
+        while (batch := waiting.get()) is not None:
+            if isinstance(batch, BaseException):
+                raise batch
             yield batch
     finally:
-        thread.close()
+        stopped.set()
+        for token in tokens:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(scope.cancel)  # it may wait for a silent server
+        thread.join()

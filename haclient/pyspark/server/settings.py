@@ -2,229 +2,151 @@
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pyspark.sql.types import StructType
 
 from haclient.errors import UsageError
-from haclient.pyspark.options import OptionReader
-from haclient.pyspark.rows import select_columns
+from haclient.pyspark.options import SERVER, OptionReader
 from haclient.pyspark.server.offsets import POSITION, VECTOR
-from haclient.pyspark.server.range_reader import ReadSettings
-from haclient_stores.bookmark import NOW, Timestamp, parse_bookmark
+from haclient.pyspark.sources import SourceOptions
+from haclient_stores.bookmark import LAST_MICROSECOND, Epoch, Now, Timestamp
 from pyspark import TaskContext
 
-DEFAULT_BATCH_ROWS: Final = 10_000
-DEFAULT_TIMEOUT_MS: Final = 60_000
-EARLIEST: Final = "EPOCH"
-LATEST: Final = "NOW"
+SOW: Final = "sow"
+SUBSCRIBE: Final = "subscribe"
 
-WORDS: Final = {"EPOCH": "0", "EARLIEST": "0", "NOW": str(NOW), "LATEST": str(NOW)}
+SIZE: Final = "size"
+TOPIC: Final = "topic"
+TIME: Final = "time"
+
 _SPECIAL: Final = re.compile(r"[.*+?\[\](){}^$|\\]")
+_SPLITS: Final = """a JSON list of content filters, such as ["/id % 2 = 0", "/id % 2 = 1"]"""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceSettings:
-    """The options that batch and stream have in common, checked.
+class ServerOptions(SourceOptions):
+    """What is read from servers, and how.
+
+    Args:
+        options: As the user gave them.
+        schema: The one of the rows.
+        is_stream: Whether a stream is read.
 
     Attributes:
-        read: How ranges are read.
-        topics: The topics that were given by name; empty for a pattern.
+        uris: The servers, in the order in which they are tried.
+        topic: The topics as a subscription names them: a literal or a pattern.
+        is_query: Whether the State of the World is read, not a range of the log.
         filter: The content filter of all partitions; empty for none.
         splits: The content filters of the partitions; empty for one partition or equal parts.
-        mode: `position` or `vector`.
-        begin: Where to begin, as a bookmark.
-        parts: Into how many partitions a range is cut without `splits`.
-        fully_durable: Whether only what every synchronous destination has is planned.
+        timeout_s: A read fails when nothing has come for so many seconds.
+        name: What the names of its clients begin with.
+
+    Raises:
+        UsageError: An option is wrong; the message says how.
     """
 
-    read: ReadSettings
-    topics: tuple[str, ...]
-    filter: str
-    splits: tuple[str, ...]
-    mode: str
-    begin: str
-    parts: int
-    fully_durable: bool
+    def __init__(
+        self, read: OptionReader, schema: StructType | None = None, *, is_stream: bool = False
+    ) -> None:
+        commands = (SUBSCRIBE,) if is_stream else (SUBSCRIBE, SOW)
+        self.is_query = read.choice("command", commands, SUBSCRIBE) == SOW
+        super().__init__(read, schema, is_stream=is_stream, has_range=not self.is_query)
+        self.uris = read.uris("uri")
+        self.topic = self._topic(read)
+        self.filter = read.text("filter", "")
+        self.splits = read.texts("splits", _SPLITS)
+        self.timeout_s = read.integer("fetchTimeoutMs", 60_000) / 1000
+        self.name = f"{read.text('clientName', 'pyspark')}-{uuid.uuid4().hex[:12]}"
+        if self.is_query:
+            self.order_by = read.text("orderBy", "")
+            self.top_n = read.integer("topN", None)
+            self.batch_size = read.integer("batchSize", 1000)
+        else:
+            self._read_log(read)
+        self.guard = read.text("guard", "") if is_stream else ""
+        read.check_unknown()
+
+    def _read_log(self, read: OptionReader) -> None:
+        modes, default = (POSITION, VECTOR), VECTOR if len(self.uris) > 1 else POSITION
+        self.mode = read.choice("offsetMode", modes, default)
+        self.fully_durable = read.flag("fullyDurable", default=False)
+        self.partition_by = read.choice("partitionBy", (SIZE, TOPIC, TIME), SIZE)
+        if self.mode == POSITION and len(self.uris) > 1:
+            raise UsageError(
+                f"{SERVER}: offsetMode=position is for one server, found {len(self.uris)} in uri: "
+                "positions differ from server to server"
+            )
+        if self.splits and self.mode == VECTOR:
+            raise UsageError(f"{SERVER}: splits needs offsetMode=position and one server")
+        if self.splits and self.partition_by != SIZE:
+            raise UsageError(f"{SERVER}: the options splits and partitionBy exclude each other")
+        if self.partition_by == TOPIC and not self.topics:
+            raise UsageError(f"{SERVER}: partitionBy=topic needs names of topics: set topic")
 
     @property
     def filters(self) -> tuple[str, ...]:
         """The content filter of each partition."""
-        return filters_of(self.filter, self.splits)
+        if not self.filter:
+            return self.splits or ("",)
+        return tuple(f"({self.filter}) AND ({each})" for each in self.splits) or (self.filter,)
 
-    def is_wanted(self, topic: str) -> bool:
-        """Whether a topic is one of those that are read; of a pattern that is not known, never.
+    def narrow_topics(self, topics: Iterable[object]) -> None:
+        """Read those of some topics only that are read at all."""
+        names = [name for name in topics if isinstance(name, str) and self._is_wanted(name)]
+        if names and self.topic not in names:  # else PySpark drops every row, or it is all
+            # A pattern also of one topic: the server refuses a literal that it does not log.
+            self.topic = pattern_of(names)
+            self.topics = tuple(name for name in self.topics if name in names)
+
+    def narrow_times(self, first_us: int, end_us: int) -> None:
+        """Read a range of time only, where no bookmark bounds it.
 
         Args:
-            topic: Its name.
+            first_us: The first time that is wanted, in microseconds since 1970.
+            end_us: The first time that is not wanted any more.
         """
-        if not _SPECIAL.search(self.read.topic):
-            return topic == self.read.topic
+        # Times that no server can have, such as one for "ever", are left out.
+        if isinstance(self.start, Epoch | Timestamp) and 0 < first_us <= LAST_MICROSECOND:
+            before = self.start.microseconds if isinstance(self.start, Timestamp) else 0
+            self.start = Timestamp(max(first_us, before))
+        if isinstance(self.end, Now | Timestamp) and end_us <= LAST_MICROSECOND:
+            before = self.end.microseconds if isinstance(self.end, Timestamp) else end_us
+            self.end = Timestamp(max(0, min(end_us, before)))
+
+    def _topic(self, read: OptionReader) -> str:
+        if not self.pattern:
+            read.required("topic", "orders")
+            return topic_of(self.topics)
+        # A server takes a text without special characters for the name of one topic.
+        return self.pattern if _SPECIAL.search(self.pattern) else f"({self.pattern})"
+
+    def _is_wanted(self, topic: str) -> bool:
+        """Whether a topic is read; of a pattern that Python does not know, never."""
+        if not _SPECIAL.search(self.topic):
+            return topic == self.topic
         try:
-            return re.search(self.read.topic, topic) is not None
-        except re.error:  # a pattern that the server's syntax has and Python's has not
+            return re.search(self.topic, topic) is not None
+        except re.error:
             return False
 
 
-def read_common(read: OptionReader, *, default_begin: str) -> SourceSettings:
-    """Read the options that batch and stream have in common.
-
-    Args:
-        read: The options.
-        default_begin: Where to begin if no option says it.
-
-    Raises:
-        UsageError: An option is wrong; the message says how.
-    """
-    uris = read.uris("uri")
-    mode = read.choice("offsetMode", (POSITION, VECTOR), VECTOR if len(uris) > 1 else POSITION)
-    if mode == POSITION and len(uris) > 1:
-        raise UsageError(
-            f"amps: offsetMode=position is for one server, found {len(uris)} in uri: positions "
-            "differ from server to server"
-        )
-    splits = read_splits(read)
-    if splits and mode == VECTOR:
-        raise UsageError("amps: splits needs offsetMode=position and one server")
-    settings = read_how(read, fails_on_loss=read.flag("failOnDataLoss", default=True))
-    return SourceSettings(
-        read=settings,
-        topics=read.names("topic"),
-        filter=read.text("filter", ""),
-        splits=splits,
-        mode=mode,
-        begin=_begin(read, default_begin),
-        parts=read.integer("minPartitions", 1),
-        fully_durable=read.flag("fullyDurable", default=False),
-    )
-
-
-def read_how(read: OptionReader, *, fails_on_loss: bool) -> ReadSettings:
-    """Read the options that say how a task reads.
-
-    Args:
-        read: The options.
-        fails_on_loss: Whether messages that are gone fail the query.
-
-    Raises:
-        UsageError: An option is wrong; the message says how.
-    """
-    return ReadSettings(
-        uris=read.uris("uri"),
-        topic=_topic(read),
-        columns=select_columns(read.names("columns")),
-        batch_rows=read.integer("batchRows", DEFAULT_BATCH_ROWS),
-        timeout_s=read.integer("fetchTimeoutMs", DEFAULT_TIMEOUT_MS) / 1000,
-        name=f"{read.text('clientName', 'pyspark')}-{uuid.uuid4().hex[:12]}",
-        fails_on_loss=fails_on_loss,
-    )
-
-
-def _topic(read: OptionReader) -> str:
-    """The topics as the subscription names them: a literal, or a pattern."""
-    chosen = read.at_most_one("topic", "topicPattern")
-    if chosen is None:
-        read.required("topic", "orders")
-    if chosen == "topicPattern":
-        pattern = read.required("topicPattern")
-        # A server takes a text without special characters for the name of one topic.
-        return pattern if _SPECIAL.search(pattern) else f"({pattern})"
-    return topic_of(read.names("topic"))
-
-
-def filters_of(filter_: str, splits: Sequence[str]) -> tuple[str, ...]:
-    """The content filter of each partition.
-
-    Args:
-        filter_: The filter of all of them; empty for none.
-        splits: What each of them has in addition; empty for one partition.
-    """
-    both = (f"({filter_}) AND ({split})" if filter_ else split for split in splits)
-    return tuple(both) or (filter_,)
-
-
 def topic_of(names: Sequence[str]) -> str:
-    """Some topics as a subscription names them: one literal, or a pattern.
-
-    Args:
-        names: The topics.
-    """
+    """Some topics as a subscription names them: one literal, or a pattern."""
     if len(names) == 1 and not _SPECIAL.search(names[0]):
         return names[0]
     return pattern_of(names)
 
 
 def pattern_of(names: Sequence[str]) -> str:
-    """The pattern that some topics match, and no other one.
-
-    Args:
-        names: The topics.
-    """
+    """The pattern that some topics match, and no other one."""
     return f"^({'|'.join(map(re.escape, names))})$"
 
 
-def read_splits(read: OptionReader) -> tuple[str, ...]:
-    """Read the content filters of the partitions.
-
-    Args:
-        read: The options.
-
-    Raises:
-        UsageError: They are no JSON list of texts.
-    """
-    text = read.text("splits")
-    if text is None:
-        return ()
-    wanted = """a JSON list of content filters, such as ["/id MOD 2 = 0", "/id MOD 2 = 1"]"""
-    try:
-        found: object = json.loads(text)
-    except ValueError as error:
-        raise read.error("splits", wanted) from error
-    items = cast("list[object]", found) if isinstance(found, list) else []
-    if not items or not all(isinstance(each, str) and each for each in items):
-        raise read.error("splits", wanted)
-    return tuple(map(str, items))
-
-
-def _begin(read: OptionReader, default: str) -> str:
-    name = read.at_most_one("startingBookmark", "startingOffsets", "startingTimestamp")
-    if name == "startingTimestamp":
-        return str(Timestamp(read.timestamp_us(name) or 0))
-    return read_bookmark(read, name, default) if name else WORDS[default]
-
-
-def read_bookmark(read: OptionReader, name: str, default: str) -> str:
-    """Read a bookmark in the form of the wire.
-
-    Args:
-        read: The options.
-        name: The option.
-        default: A bookmark or one of the words.
-
-    Raises:
-        UsageError: It is none.
-    """
-    text = read.text(name, default)
-    word = WORDS.get(text.upper())
-    if word is not None:
-        return word
-    try:
-        parse_bookmark(text)
-    except UsageError as error:
-        wanted = "EPOCH, NOW, a list of bookmarks or a time (YYYYmmddTHHMMSS)"
-        raise read.error(name, wanted) from error
-    return text
-
-
 def task_name(prefix: str) -> str:
-    """A name that no other attempt of any task has.
-
-    Args:
-        prefix: What it begins with.
-    """
+    """A name that no other attempt of any task has."""
     context = TaskContext.get()
     if context is None:
         return f"{prefix}-{uuid.uuid4().hex[:8]}"

@@ -1,17 +1,16 @@
 """The batch source of `format("amps")`: a range of the log.
 
 The end of a range is fixed when the query is planned, so a task that is tried again reads the same
-rows. The planner counts the range with the server and cuts it into partitions of equal numbers of
-messages, or into one for each content filter of the option `splits`.
+rows. The planner counts the range with the server and cuts it into partitions: of equal numbers of
+messages, one for each topic or slice of time, or one for each content filter of `splits`.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 import trio
@@ -19,165 +18,86 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from typing_extensions import override
 
 from haclient.client import Client
-from haclient.errors import UsageError
-from haclient.pyspark.options import OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import Counted, ask_first, count, log_info
 from haclient.pyspark.server.offsets import VECTOR, OffsetPlace, merged
-from haclient.pyspark.server.range_reader import LogRange, RangeReader, ReadSettings, batches_of
-from haclient.pyspark.server.settings import (
-    EARLIEST,
-    LATEST,
-    WORDS,
-    SourceSettings,
-    pattern_of,
-    read_bookmark,
-    read_common,
-    task_name,
-)
-from haclient_stores.bookmark import LAST_MICROSECOND, NOW, Timestamp
+from haclient.pyspark.server.range_reader import LogRange, RangeReader, batches_of
+from haclient.pyspark.server.settings import TIME, TOPIC, ServerOptions, task_name, topic_of
+from haclient_stores.bookmark import EPOCH, BookmarkList, Timestamp
 
 _log = logging.getLogger(__name__)
 
 PIECE_MESSAGES: Final = 2**13
 """Messages of a part of a range, at first."""
 
-_TO_THE_END: Final = f"{NOW}]"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """The options of a batch.
-
-    Attributes:
-        common: What batch and stream have in common.
-        end: Where the range of the log ends, as the end of a bookmark range: `0|1|]`.
-        has_pushdown: Whether filters of the query are used to read less.
-        begin_us: Where the range begins if a filter of the query has set it, in microseconds.
-        end_us: Where it ends, likewise.
-    """
-
-    common: SourceSettings
-    end: str
-    has_pushdown: bool
-    begin_us: int | None = None
-    end_us: int | None = None
-
-    def with_topics(self, topics: Iterable[object]) -> BatchSettings:
-        """The settings for those of some topics that are read at all.
-
-        Args:
-            topics: Names of topics.
-        """
-        common = self.common
-        names = [name for name in topics if isinstance(name, str) and common.is_wanted(name)]
-        if not names or common.read.topic in names:  # PySpark drops every row, or it is all
-            return self
-        # A pattern also of one topic: the server refuses a literal that it does not log.
-        read = replace(common.read, topic=pattern_of(names))
-        return replace(self, common=replace(common, read=read))
-
-    def with_times(self, first_us: int, end_us: int) -> BatchSettings:
-        """The settings for a range of time, at the ends that no option has set.
-
-        Args:
-            first_us: The first time that is wanted, in microseconds since 1970.
-            end_us: The first time that is not wanted any more.
-        """
-        result = self
-        # Times that no server can have, such as one for "ever", are left out.
-        if 0 < first_us <= LAST_MICROSECOND and (
-            self.common.begin == WORDS[EARLIEST] or self.begin_us is not None
-        ):
-            begin_us = max(first_us, self.begin_us or 0)
-            common = replace(self.common, begin=str(Timestamp(begin_us)))
-            result = replace(result, common=common, begin_us=begin_us)
-        if end_us <= LAST_MICROSECOND and (self.end == _TO_THE_END or self.end_us is not None):
-            last_us = end_us if self.end_us is None else min(end_us, self.end_us)
-            result = replace(result, end=f"{Timestamp(max(0, last_us))})", end_us=last_us)
-        return result
-
-
-def read_batch(read: OptionReader) -> BatchSettings:
-    """Read the options of a batch that reads the log.
-
-    Args:
-        read: The options.
-
-    Raises:
-        UsageError: An option is wrong; the message says how.
-    """
-    common = read_common(read, default_begin=EARLIEST)
-    name = read.at_most_one("endingBookmark", "endingOffsets", "endingTimestamp")
-    has_pushdown = read.flag("filterPushdown", default=False)
-    read.check_unknown()
-    if "," in common.begin:
-        raise UsageError("amps: a batch begins at one bookmark or time, not at a list")
-    if name == "endingTimestamp":
-        end = f"{Timestamp(read.timestamp_us(name) or 0)})"
-    else:
-        end = f"{read_bookmark(read, name, LATEST)}]" if name else _TO_THE_END
-    return BatchSettings(common, end, has_pushdown)
+_Ask: TypeAlias = Callable[..., Awaitable[Counted]]
+_Piece: TypeAlias = tuple[OffsetPlace, Counted]
+"""Some messages, with the place after which they begin."""
 
 
 class ServerLogReader(DataSourceReader):
     """Reads a range of the log.
 
     Args:
-        settings: The options.
+        options: What is read.
     """
 
-    def __init__(self, settings: BatchSettings) -> None:
-        self._settings = settings
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
 
     @override
     def partitions(self) -> Sequence[InputPartition]:
-        read = self._settings.common.read
-        return trio.run(ask_first, read.uris, f"{read.name}-plan", self._plan) or [LogRange()]
+        options = self._options
+        return trio.run(ask_first, options.uris, f"{options.name}-plan", self._plan) or [LogRange()]
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._settings.common.read, cast("LogRange", partition))
+        return read_range(self._options, cast("LogRange", partition))
 
     async def _plan(self, client: Client) -> list[LogRange]:
-        common = self._settings.common
-        await log_info(client, common.topics)
-        whole = common.parts == 1 and not common.splits
-        found = await self._count(client, messages=None if whole else 1)
+        options = self._options
+        await log_info(client, options.topics)
+        is_cut = options.min_partitions > 1 or options.splits or options.partition_by == TOPIC
+        found = await self._count(client, messages=1 if is_cut else None)
         if not found.messages:
             return []
         start, covered = found.log.place(found.begins - 1), None
-        if common.mode == VECTOR:
+        if options.mode == VECTOR:
             # Whatever the filter is: nothing of the range comes before its first message.
-            before = await count(client, topic=common.read.topic, until=start.position)
+            before = await count(client, topic=options.topic, until=start.position)
             covered = before.publishers
-        if whole:
-            return [_part(common.filter, found, start, covered)]
-        return await plan_parts(client, common, start=start, until=found.until, covered=covered)
+        if not is_cut:
+            return [_part(options.filter, found, start, covered)]
+        return await plan_parts(client, options, start=start, until=found.until, covered=covered)
 
     async def _count(self, client: Client, *, messages: int | None) -> Counted:
         """Count the range; the bookmark of its start or end may not be in the log."""
-        common = self._settings.common
+        options = self._options
+        end = f"{options.end}{')' if isinstance(options.end, Timestamp) else ']'}"
         count_from = partial(
             count,
             client,
-            topic=common.read.topic,
-            filter=common.filter,
-            fully_durable=common.fully_durable,
-            messages=messages,
+            topic=options.topic,
+            filter=options.filter,
+            fully_durable=options.fully_durable,
         )
+        begin = f"({options.start}"
         try:
-            return await count_from(bookmark=f"({common.begin}:{self._settings.end}")
+            if isinstance(options.start, BookmarkList):  # which a range cannot begin with
+                first = await count_from(bookmark=str(options.start), messages=1)
+                if not first.messages:
+                    return first
+                begin = f"[{first.first}"
+            return await count_from(bookmark=f"{begin}:{end}", messages=messages)
         except DataLoss as error:
             try:
-                rest = await count_from(bookmark=f"({WORDS[EARLIEST]}:{self._settings.end}")
+                rest = await count_from(bookmark=f"({EPOCH}:{end}", messages=messages)
             except DataLoss as no_end:  # so it is not the start, and failOnDataLoss is no help
-                end = self._settings.end[:-1]
                 raise DataLoss(
-                    f"amps: endingBookmark {end} is not in the log: end elsewhere"
+                    f"amps: endingBookmark {options.end} is not in the log: end elsewhere"
                 ) from no_end
-            if common.read.fails_on_loss:
+            if options.fails_on_loss:
                 raise
             _log.warning("%s: reading begins at the oldest message", error)
             return rest
@@ -189,21 +109,18 @@ class FilteringLogReader(ServerLogReader):
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
-            self._push(each)
+            topics = wanted_texts(each, "topic")
+            if topics is not None:
+                self._options.narrow_topics(topics)
+            times = wanted_range(each, "timestamp")
+            if times is not None:
+                self._options.narrow_times(*times)
         return filters
-
-    def _push(self, condition: Filter) -> None:
-        topics = wanted_texts(condition, "topic")
-        if topics is not None:
-            self._settings = self._settings.with_topics(topics)
-        times = wanted_range(condition, "timestamp")
-        if times is not None:
-            self._settings = self._settings.with_times(*times)
 
 
 async def plan_parts(
     client: Client,
-    settings: SourceSettings,
+    options: ServerOptions,
     *,
     start: OffsetPlace,
     until: int,
@@ -213,40 +130,70 @@ async def plan_parts(
 
     Args:
         client: It has logged on to the server of the log.
-        settings: The options.
+        options: What is read.
         start: The range begins after it.
         until: The last position of the range.
         covered: A vector of everything up to the start, with which the partitions can be read from
             any replica; `None` where they are to be read from this log.
     """
-    ask = partial(count, client, topic=settings.read.topic, until=until)
+    ask = partial(count, client, until=until)
     parts: list[LogRange] = []
-    if settings.splits:
-        for each in settings.filters:
-            found = await ask(filter=each, after=start.position)
-            parts.append(_part(each, found, start, None))
+    if options.splits or options.partition_by == TOPIC:
+        topics = [topic_of([each]) for each in options.topics if options.partition_by == TOPIC]
+        for topic in topics or [options.topic]:
+            for each in options.filters:
+                found = await ask(topic=topic, filter=each, after=start.position)
+                parts.append(_part(each, found, start, covered, topic if topics else ""))
         return [part for part in parts if part.ends]
-    ask = partial(ask, filter=settings.filter)
-    cut = partial(_pieces, ask, most=2 * settings.parts, start=start, until=until)
-    pieces = await cut(PIECE_MESSAGES if settings.parts > 1 else None)
-    total = sum(piece.messages for _, piece in pieces)
-    if len(pieces) < min(settings.parts, total):  # so little that it may be counted once more
-        pieces = await cut(-(-total // settings.parts))
-    for place, piece in pieces:
-        parts.append(_part(settings.filter, piece, place, covered))
+    ask = partial(ask, topic=options.topic, filter=options.filter)
+    number = options.min_partitions
+    if number > 1 and options.partition_by == TIME:
+        times = partial(count, client, topic=options.topic, messages=1)
+        cut = await _slices(ask, times, number, start)
+    else:
+        pieces = partial(_pieces, ask, most=2 * number, start=start, until=until)
+        cut = await pieces(PIECE_MESSAGES if number > 1 else None)
+        total = sum(piece.messages for _, piece in cut)
+        if len(cut) < min(number, total):  # so little that it may be counted once more
+            cut = await pieces(-(-total // number))
+    for place, piece in cut:
+        parts.append(_part(options.filter, piece, place, covered))
         covered = None if covered is None else merged(covered, piece.publishers)
     return parts
 
 
+async def _slices(ask: _Ask, ask_time: _Ask, number: int, start: OffsetPlace) -> list[_Piece]:
+    """Cut a range into slices of equal time; those without messages are left out.
+
+    Args:
+        ask: Counts messages after a position, up to the end of the range.
+        ask_time: Finds the first message after a bookmark, which is here a time.
+        number: How many slices there are.
+        start: The range begins after it.
+    """
+    first, whole = await ask(after=start.position, messages=1), await ask(after=start.position)
+    if not whole.messages:
+        return []
+    begin_us, end_us = (Timestamp.parse(each.timestamp).microseconds for each in (first, whole))
+    span_us = max(0, end_us - begin_us)
+    pieces: list[_Piece] = []
+    place = start
+    for each in range(1, number + 1):
+        end = whole.position
+        if each < number:
+            later = await ask_time(bookmark=str(Timestamp(begin_us + span_us * each // number)))
+            end = min(later.begins - 1, end)
+        if place.position < end:
+            found = await ask(after=place.position, until=end)
+            pieces += [(place, found)] if found.messages else []
+            place = found.place
+    return pieces
+
+
 async def _pieces(
-    ask: Callable[..., Awaitable[Counted]],
-    messages: int | None,
-    *,
-    most: int,
-    start: OffsetPlace,
-    until: int,
-) -> list[tuple[OffsetPlace, Counted]]:
-    """Cut a range into pieces of equal size, each with the place after which it begins.
+    ask: _Ask, messages: int | None, *, most: int, start: OffsetPlace, until: int
+) -> list[_Piece]:
+    """Cut a range into pieces of equal size.
 
     The server reads the log once for all of them: each question goes on where the last one ended.
     How many messages there are is not known before. So the pieces become twice as large each time
@@ -259,7 +206,7 @@ async def _pieces(
         start: The range begins after it.
         until: The last position of the range.
     """
-    pieces: list[tuple[OffsetPlace, Counted]] = []
+    pieces: list[_Piece] = []
     place = start
     while place.position < until:
         found = await ask(after=place.position, messages=messages)
@@ -274,10 +221,15 @@ async def _pieces(
 
 
 def _part(
-    filter_: str, found: Counted, start: OffsetPlace, covered: Mapping[int, int] | None
+    filter_: str,
+    found: Counted,
+    start: OffsetPlace,
+    covered: Mapping[int, int] | None,
+    topic: str = "",
 ) -> LogRange:
     return LogRange(
         filter=filter_,
+        topic=topic,
         ends=found.publishers,
         covered={} if covered is None else covered,
         places={start.instance: start},
@@ -288,18 +240,13 @@ def _part(
     )
 
 
-def read_range(settings: ReadSettings, part: LogRange) -> Generator[pa.RecordBatch]:
-    """Read a range in a task.
-
-    Args:
-        settings: How.
-        part: The range.
-    """
+def read_range(options: ServerOptions, part: LogRange) -> Generator[pa.RecordBatch]:
+    """Read a range in a task."""
     if not part.ends:
         return
-    name = task_name(settings.name)
+    name = task_name(options.name)
 
     async def run(emit: Callable[[pa.RecordBatch], None]) -> None:
-        await RangeReader(settings, part, name=name, emit=emit).run()
+        await RangeReader(options, part, name=name, emit=emit).run()
 
-    yield from batches_of(run)
+    yield from options.rows(batches_of(run))

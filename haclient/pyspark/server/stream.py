@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import pyarrow as pa
 import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
@@ -33,10 +31,10 @@ from typing_extensions import override
 
 from haclient.client import Client
 from haclient.errors import HAClientError
-from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import (
     Answer,
+    Counted,
     ask_first,
     connected,
     count,
@@ -46,64 +44,22 @@ from haclient.pyspark.server.log_server import (
 )
 from haclient.pyspark.server.offsets import POSITION, Offset, OffsetPlace, ends_between
 from haclient.pyspark.server.range_reader import LogRange
-from haclient.pyspark.server.settings import (
-    EARLIEST,
-    LATEST,
-    WORDS,
-    SourceSettings,
-    read_common,
-)
+from haclient.pyspark.server.settings import ServerOptions
 from haclient.pyspark.server.source import plan_parts, read_range
+from haclient_stores.bookmark import EPOCH
 
 _log = logging.getLogger(__name__)
-
-_LIMITS: Final = ("maxMessagesPerTrigger", "maxOffsetsPerTrigger", "maxBytesPerTrigger")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The options of a stream.
-
-    Attributes:
-        common: What batch and stream have in common.
-        max_messages: The most messages of a batch, `None` for all.
-        max_bytes: The most bytes of payload of a batch, `None` for all.
-        guard: The name of the guard against removal that the stream sets; empty for none.
-    """
-
-    common: SourceSettings
-    max_messages: int | None
-    max_bytes: int | None
-    guard: str
-
-
-def read_stream(read: OptionReader) -> StreamSettings:
-    """Read the options of a stream.
-
-    Args:
-        read: The options.
-
-    Raises:
-        UsageError: An option is wrong; the message says how.
-    """
-    common = read_common(read, default_begin=LATEST)
-    name = read.at_most_one(*_LIMITS)
-    max_bytes = read.size(name) if name == "maxBytesPerTrigger" else None
-    max_messages = read.integer(name) if name and max_bytes is None else None
-    guard = read.text("guard", "")
-    read.check_unknown()
-    return StreamSettings(common, max_messages, max_bytes, guard)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the log from an offset on, batch by batch.
 
     Args:
-        settings: The options.
+        options: What is read.
     """
 
-    def __init__(self, settings: StreamSettings) -> None:
-        self._settings = settings
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
         self._end: OffsetPlace | None = None  # of a query that ends with what is there at its start
         self._ends_now = False
         self._passed: OffsetPlace | None = None  # nothing for the query up to it
@@ -116,12 +72,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def getDefaultReadLimit(self) -> ReadLimit:
-        settings = self._settings
-        if settings.max_messages is not None:
-            return ReadMaxRows(settings.max_messages)
-        if settings.max_bytes is not None:
-            return ReadMaxBytes(settings.max_bytes)
-        return ReadAllAvailable()
+        return self._options.limit
 
     @override
     def prepareForTriggerAvailableNow(self) -> None:
@@ -152,7 +103,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def commit(self, end: dict[str, Any]) -> None:
         """Move the guard; the last batch of a query is not committed."""
-        if not self._settings.guard:
+        if not self._options.guard:
             return
         trio.run(self._set_guards, self._offset(end))
 
@@ -161,7 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, until = self._offset(start), self._offset(end)
         if begin.vector is not None and until.vector is not None:
             part = LogRange(
-                self._settings.common.filter,
+                self._options.filter,
                 ends_between(begin.vector, until.vector),
                 begin.vector,
                 begin.places,
@@ -172,45 +123,46 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._settings.common.read, cast("LogRange", partition))
+        return read_range(self._options, cast("LogRange", partition))
 
     def _ask(self, question: Callable[[Client], Awaitable[Answer]]) -> Answer:
-        read = self._settings.common.read
-        return trio.run(ask_first, read.uris, f"{read.name}-driver", question)
+        options = self._options
+        return trio.run(ask_first, options.uris, f"{options.name}-driver", question)
 
     def _offset(self, found: Mapping[str, Any]) -> Offset:
-        return Offset.from_json(found, mode=self._settings.common.mode)
+        return Offset.from_json(found, mode=self._options.mode)
 
     async def _initial(self, client: Client) -> Offset:
-        common = self._settings.common
-        topic = common.read.topic
-        await log_info(client, common.topics)
+        options = self._options
+        topic = options.topic
+        await log_info(client, options.topics)
         try:
-            found = await count(client, topic=topic, bookmark=common.begin, messages=1)
+            found = await count(client, topic=topic, bookmark=str(options.start), messages=1)
         except DataLoss as error:
-            if common.read.fails_on_loss:
+            if options.fails_on_loss:
                 raise
             _log.warning("%s: reading begins at the oldest message", error)
-            found = await count(client, topic=topic, bookmark=WORDS[EARLIEST], messages=1)
+            found = await count(client, topic=topic, bookmark=str(EPOCH), messages=1)
         place = found.log.place(found.begins - 1)
-        if common.mode == POSITION:
+        if options.mode == POSITION:
             return Offset({place.instance: place})
         before = await count(client, topic=topic, until=place.position)
         return Offset({place.instance: place}, before.publishers)
 
+    async def _counter(self, client: Client, start: Offset) -> Callable[..., Awaitable[Counted]]:
+        """What counts the messages after an offset."""
+        after, options = await self._begin(client, start), self._options
+        ask = partial(count, client, topic=options.topic, filter=options.filter)
+        return partial(ask, after=after, covered=start.vector)
+
     async def _latest(self, start: Offset, limit: ReadLimit, client: Client) -> Offset:
         """The offset after the next messages; `start` itself where there are none."""
-        common = self._settings.common
-        found = await count(
-            client,
-            topic=common.read.topic,
-            filter=common.filter,
-            after=await self._begin(client, start),
-            covered=start.vector,
+        count_next = await self._counter(client, start)
+        found = await count_next(
             until=await self._until(client),
             messages=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
             payload_bytes=limit.max_bytes if isinstance(limit, ReadMaxBytes) else None,
-            fully_durable=common.fully_durable,
+            fully_durable=self._options.fully_durable,
         )
         if not found.messages:
             # The same offset again: another one would be a batch without rows.
@@ -219,25 +171,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start.advanced(found.place, found.publishers, found.messages)
 
     async def _report(self, start: Offset, client: Client) -> Offset:
-        common = self._settings.common
-        found = await count(
-            client,
-            topic=common.read.topic,
-            filter=common.filter,
-            after=await self._begin(client, start),
-            covered=start.vector,
-            most_questions=1,
-        )
+        count_next = await self._counter(client, start)
+        found = await count_next(most_questions=1)
         return start.advanced(found.place, found.publishers, found.messages)
 
     async def _set_guards(self, end: Offset) -> None:
         """Set the guard at each instance that is up and of which the offset has a place."""
         async with trio.open_nursery() as nursery:  # the next batch waits for the slowest server
-            for uri in self._settings.common.read.uris:
+            for uri in self._options.uris:
                 nursery.start_soon(self._set_guard, uri, end)
 
     async def _set_guard(self, uri: str, end: Offset) -> None:
-        name, guard = self._settings.common.read.name, self._settings.guard
+        name, guard = self._options.name, self._options.guard
         try:
             async with connected((uri,), f"{name}-driver") as client:
                 log = await log_info(client)
@@ -250,14 +195,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _begin(self, client: Client, start: Offset) -> int | None:
         """After which position of this server's log the next messages are."""
-        common = self._settings.common
-        log = await log_info(client, common.topics)
-        known = known_position(
-            log,
-            start.places,
-            is_pinned=start.vector is None,
-            fails_on_loss=common.read.fails_on_loss,
-        )
+        options = self._options
+        log = await log_info(client, options.topics)
+        is_pinned, fails = start.vector is None, options.fails_on_loss
+        known = known_position(log, start.places, is_pinned=is_pinned, fails_on_loss=fails)
         if self._passed is not None and log.has(self._passed):
             known = max(self._passed.position, -1 if known is None else known)
         return known
@@ -273,16 +214,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end.position
 
     async def _plan(self, begin: Offset, until: Offset, client: Client) -> list[LogRange]:
-        common = self._settings.common
+        options = self._options
         start, end = begin.place, until.place
         if start is None or end is None:
             return []
-        log = await log_info(client)
+        log, fails = await log_info(client), options.fails_on_loss
         for place in (start, end):
-            known_position(
-                log,
-                {place.instance: place},
-                is_pinned=True,
-                fails_on_loss=common.read.fails_on_loss,
-            )
-        return await plan_parts(client, common, start=start, until=end.position)
+            known_position(log, {place.instance: place}, is_pinned=True, fails_on_loss=fails)
+        return await plan_parts(client, options, start=start, until=end.position)

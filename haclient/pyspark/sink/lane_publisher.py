@@ -102,6 +102,7 @@ class Rows:
         bodies: Their bodies.
         correlation_ids: One for each, or none.
         expirations: One for each in seconds, or none.
+        keys: The SOW key of each, or none.
         resolved: Ranges, in order, of rows that are not published exactly once, and need not be in
             the log: the user has dealt with them.
     """
@@ -110,6 +111,7 @@ class Rows:
     bodies: Sequence[bytes]
     correlation_ids: Sequence[str] = ()
     expirations: Sequence[int | None] = ()
+    keys: Sequence[str] = ()
     resolved: Sequence[RowRange] = ()
 
     def slice(self, begin: int, end: int) -> Rows:
@@ -120,6 +122,7 @@ class Rows:
             self.bodies[begin:end],
             self.correlation_ids[begin:end],
             self.expirations[begin:end],
+            self.keys[begin:end],
         )
 
     def with_digest(self, digest: str) -> Rows:
@@ -216,6 +219,7 @@ class _Connection:
                     command=self.target.command,
                     expiration=part.expirations or self.target.expiration,
                     correlation_ids=part.correlation_ids,
+                    sow_keys=part.keys,
                 )
             if limit:  # the wait follows also the last rows: the next batch begins after it
                 now = trio.current_time()

@@ -50,7 +50,7 @@ MAX_ROWS: Final = 2**32 - 1
 MAX_BATCH_ID: Final = 2**30 - 1
 """Batches of one query: a server's logon ack names at most sequence 2**62 - 1."""
 
-PUBLISHED: Final = ("topic", "data", "correlation_id", "expiration")
+PUBLISHED: Final = ("topic", "data", "key", "correlation_id", "expiration")
 """The columns of a row that make up its message; `data` is needed, the others may be missing."""
 
 _BITS: Final = 32

@@ -9,29 +9,16 @@ at-least-once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from haclient.errors import UsageError
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
-from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, read_settings
-from haclient.pyspark.sink.staged import staged_writer
+from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, SinkSettings
+from haclient.pyspark.sink.staged import lane_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-
-@dataclass(frozen=True, slots=True)
-class _Lanes:
-    """A DataFrame whose partitions are lanes, and the options of its writer.
-
-    Where batches are staged, each batch gets its partitions by itself.
-    """
-
-    frame: DataFrame
-    options: dict[str, str]
-    is_staged: bool
 
 
 def publish_stream(  # noqa: PLR0913  # what makes a row's place, and where it goes
@@ -74,10 +61,7 @@ def publish_stream(  # noqa: PLR0913  # what makes a row's place, and where it g
     options["guarantee"] = guarantee
     if staging_location is not None:
         options["stagingLocation"] = staging_location
-    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
-    if made.is_staged:
-        return staged_writer(made.frame, made.options)
-    return made.frame.writeStream.format("amps").options(**made.options)
+    return lane_writer(*_with_lanes(df, uri, key, lanes, order_by, topic, options))
 
 
 def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it goes
@@ -119,8 +103,8 @@ def publish_frame(  # noqa: PLR0913  # what makes a row's place, and where it go
         )
     if job_id:
         options["jobId"] = job_id
-    made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
-    return made.frame.write.format("amps").mode("append").options(**made.options)
+    frame, made = _with_lanes(df, uri, key, lanes, order_by, topic, options)
+    return frame.write.format("amps").mode("append").options(**made)
 
 
 def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
@@ -131,8 +115,8 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     order_by: str | Sequence[str],
     topic: str | None,
     options: Mapping[str, str | int | bool],
-) -> _Lanes:
-    """Give each row its lane, and each lane a partition."""
+) -> tuple[DataFrame, dict[str, str]]:
+    """A DataFrame whose partitions are lanes, and the options of its writer."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the custom of PySpark
 
     keys = [key] if isinstance(key, str) else list(key)
@@ -145,8 +129,17 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     for name in (*keys, *orders):
         if name not in df.columns:
             raise UsageError(f"there is no column {name}: {', '.join(df.columns)}")
+        kind = df.schema[name].dataType.simpleString()
+        if "map<" in kind or (name in orders and "<" in kind):
+            lacks = "order" if name in orders else "hash"
+            raise UsageError(
+                f"the column {name} is a {kind}, which has no {lacks}: take "
+                f"a part of it as a column of its own, such as {name}.field"
+            )
     lane = F.pmod(F.xxhash64(*(F.col(each) for each in keys)), F.lit(lanes)).cast("int")
-    wanted = dict.fromkeys([*PUBLISHED, *orders])
+    is_encoded = any(name.lower() == "format" for name in options)
+    body = "value" if "data" not in df.columns else "data"
+    wanted = dict.fromkeys(df.columns if is_encoded else [*PUBLISHED, body, *orders])
     frame = df.withColumn(LANE_COLUMN, lane).select(
         *(each for each in wanted if each in df.columns), LANE_COLUMN
     )
@@ -162,10 +155,9 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     if topic is not None:
         made["topic"] = topic
     # What is wrong is said here, and not by the first batch.
-    is_staged = bool(read_settings(made, frame.schema).staging)
-    if not is_staged:
+    if not SinkSettings(made, frame.schema).staging:  # else each batch gets its lanes by itself
         frame = frame.repartitionById(lanes, F.col(LANE_COLUMN))
-    return _Lanes(frame, made, is_staged)
+    return frame, made
 
 
 def _text(value: str | int | bool) -> str:  # noqa: FBT001  # the value of an option

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from copy import copy
 from typing import Final, cast
 
 from pyspark.sql.types import BinaryType, DataType, IntegralType, StringType, StructType
 
 from haclient.errors import UsageError
-from haclient.pyspark.options import OptionReader
+from haclient.pyspark.options import SERVER, OptionReader
 from haclient.pyspark.sink.lane_publisher import Command, Target
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED, LaneGuard
 
@@ -23,19 +24,25 @@ MAX_EXPIRATION_S: Final = 2**32 - 1
 _RESERVED: Final = ("/AMPS", "/HACLIENT/")
 _STAGING: Final = "haclient-staging"  # within the checkpoint, so that both are rolled back together
 _MILLISECONDS: Final = 1000
+_NO_JSON: Final = re.compile(r"\b(?:map<|interval|variant)")
 
 _TEXT: Final = (StringType,)
 _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "topic": (_TEXT, "STRING"),
     "data": ((BinaryType, StringType), "BINARY or STRING"),
+    "value": ((BinaryType, StringType), "BINARY or STRING"),
+    "key": (_TEXT, "STRING"),
     "correlation_id": (_TEXT, "STRING"),
     "expiration": ((IntegralType,), "INT or BIGINT"),
 }
 
 
-@dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """The options of a sink, checked.
+    """The options of a sink, checked against the columns of its rows.
+
+    Args:
+        options: As the user gave them.
+        schema: Of the rows.
 
     Attributes:
         target: Where and how to publish.
@@ -52,21 +59,47 @@ class SinkSettings:
         checkpoint: Where the checkpoint of a stream is, or where a batch job keeps its refusals;
             empty for a batch job that keeps none.
         staging: Where batches are staged; empty where they are not.
+        json_columns: The columns that bodies are made of; empty where a column has the bodies.
+
+    Raises:
+        UsageError: An option or a column is wrong; the message says how.
     """
 
-    target: Target
-    topic: str
-    exactly_once: bool
-    prefix: str
-    lanes: int
-    order_by: tuple[str, ...]
-    with_digests: bool
-    lane_key: str
-    job_id: str
-    dead_letter_topic: str
-    refused_path: str
-    checkpoint: str
-    staging: str = ""
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        read = OptionReader(SERVER, options)
+        guarantee = read.choice("guarantee", (EXACTLY_ONCE, STAGED, AT_LEAST_ONCE), AT_LEAST_ONCE)
+        self.exactly_once = guarantee != AT_LEAST_ONCE
+        self.topic = read.text("topic", "")
+        policy = read.choice("onFailedWrite", ("fail", "table", "deadLetter"), "fail")
+        self.refused_path = read.required("failedWritesPath") if policy == "table" else ""
+        is_dead = policy == "deadLetter"
+        self.dead_letter_topic = read.required("deadLetterTopic") if is_dead else ""
+        if self.exactly_once:
+            check_topics([self.topic])
+            if policy != "fail":
+                raise UsageError(f"amps: onFailedWrite={policy} needs guarantee={AT_LEAST_ONCE}")
+        has_ids = "correlation_id" in schema.names
+        verifies = read.flag("verifyResume", default=None)
+        if verifies and has_ids:
+            raise UsageError(
+                "amps: verifyResume=true writes correlation ids of its own: drop the column "
+                "correlation_id, or set verifyResume=false"
+            )
+        self.with_digests = self.exactly_once and verifies is not False and not has_ids
+        self.lanes = read.integer("lanes", 0)
+        self.target = _target(read, self.lanes, verifies=verifies)
+        self.prefix = read.text("publisherPrefix", "spark")
+        self.order_by = read.names("orderColumns")
+        self.lane_key = read.text("laneKey", "")
+        self.job_id = read.text("jobId", "")
+        self.checkpoint = read.text("checkpointLocation", "")
+        staging = read.text("stagingLocation", f"{self.checkpoint.rstrip('/')}/{_STAGING}")
+        self.staging = staging if guarantee == STAGED else ""
+        if not self.staging and read.has("stagingLocation"):
+            raise UsageError(f"amps: stagingLocation needs guarantee={STAGED}, found {guarantee}")
+        self.json_columns = _json_columns(read, schema)
+        read.check_unknown()
+        _check_columns(self, schema)
 
     @property
     def guard(self) -> LaneGuard:
@@ -87,69 +120,18 @@ class SinkSettings:
             guarantee=EXACTLY_ONCE,
         )
 
-
-def read_settings(options: Mapping[str, str], schema: StructType) -> SinkSettings:
-    """Read the options of a sink, and check the columns that it gets.
-
-    Args:
-        options: As the user gave them.
-        schema: Of the rows.
-
-    Raises:
-        UsageError: An option or a column is wrong; the message says how.
-    """
-    read = OptionReader("amps", options)
-    guarantee = read.choice("guarantee", (EXACTLY_ONCE, STAGED, AT_LEAST_ONCE), AT_LEAST_ONCE)
-    exactly_once = guarantee != AT_LEAST_ONCE
-    topic = read.text("topic", "")
-    policy = read.choice("onFailedWrite", ("fail", "table", "deadLetter"), "fail")
-    refused_path = read.required("failedWritesPath") if policy == "table" else ""
-    dead_letter = read.required("deadLetterTopic") if policy == "deadLetter" else ""
-    if exactly_once and policy != "fail":
-        raise UsageError(f"amps: onFailedWrite={policy} needs guarantee={AT_LEAST_ONCE}")
-    if exactly_once:
-        check_topics([topic])
-    names = schema.fieldNames()
-    verifies = read.flag("verifyResume", default=True) if read.has("verifyResume") else None
-    if verifies and "correlation_id" in names:
-        raise UsageError(
-            "amps: verifyResume=true writes correlation ids of its own: drop the column "
-            "correlation_id, or set verifyResume=false"
-        )
-    lanes = read.integer("lanes", 0)
-    target = _target(read, lanes, verifies=verifies)
-    checkpoint = read.text("checkpointLocation", "")
-    staging = read.text("stagingLocation", f"{checkpoint.rstrip('/')}/{_STAGING}")
-    if guarantee != STAGED and read.has("stagingLocation"):
-        raise UsageError(f"amps: stagingLocation needs guarantee={STAGED}, found {guarantee}")
-    settings = SinkSettings(
-        target=target,
-        topic=topic,
-        exactly_once=exactly_once,
-        prefix=read.text("publisherPrefix", "spark"),
-        lanes=lanes,
-        order_by=read.names("orderColumns"),
-        with_digests=exactly_once and verifies is not False and "correlation_id" not in names,
-        lane_key=read.text("laneKey", ""),
-        job_id=read.text("jobId", ""),
-        dead_letter_topic=dead_letter,
-        refused_path=refused_path,
-        checkpoint=checkpoint,
-        staging=staging if guarantee == STAGED else "",
-    )
-    read.check_unknown()
-    _check_columns(settings, schema)
-    return settings
+    def published_as(self, prefix: str, topic: str) -> SinkSettings:
+        """The settings of a batch that was staged with another prefix and topic."""
+        settings = copy(self)
+        settings.prefix, settings.topic = prefix, topic
+        return settings
 
 
 def check_topics(topics: Iterable[str]) -> None:
-    """Check that rows may be published to these topics.
+    """Check that rows may be published exactly once to these topics.
 
     A server refuses the rows of its own topics, and no attempt can publish them again: so they are
     noticed before anything is published.
-
-    Args:
-        topics: Topics of rows that are published exactly once.
 
     Raises:
         UsageError: One is a topic of the server.
@@ -162,8 +144,31 @@ def check_topics(topics: Iterable[str]) -> None:
             )
 
 
+def _json_columns(read: OptionReader, schema: StructType) -> tuple[str, ...]:
+    """The columns that `format=json` makes bodies of; none without it.
+
+    Raises:
+        UsageError: There are bodies, or a column that JSON cannot have.
+    """
+    if not read.choice("format", ("json",), ""):
+        return ()
+    if "data" in schema.names:
+        raise UsageError("amps: format=json makes the column data, which is there: drop one")
+    fields = [each for each in schema if each.name not in {*PUBLISHED, LANE_COLUMN}]
+    for field in fields:
+        kind = field.dataType.simpleString()
+        if _NO_JSON.search(kind):
+            raise UsageError(
+                f"amps: format=json cannot encode the column {field.name} of type {kind}: drop it, "
+                "or make the column data with to_json(struct(*))"
+            )
+    if not fields:
+        raise UsageError("amps: format=json needs columns to encode")
+    return tuple(field.name for field in fields)
+
+
 def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
-    limit = read.integer("maxRowsPerSecond")
+    limit = read.integer("maxRowsPerSecond", None)
     return Target(
         uris=read.uris("uri"),
         command=cast(
@@ -179,7 +184,7 @@ def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
 
 
 def _expiration(read: OptionReader) -> int | None:
-    found = read.integer("expiration")
+    found = read.integer("expiration", None)
     if found is not None and found > MAX_EXPIRATION_S:
         raise read.error("expiration", f"1 to {MAX_EXPIRATION_S} seconds")
     return found
@@ -192,13 +197,15 @@ def _check_columns(settings: SinkSettings, schema: StructType) -> None:
         UsageError: A column is missing, or has a type that cannot be published.
     """
     names = schema.fieldNames()
-    if "data" not in names:
+    deletes_by_key = settings.target.command == "sow_delete" and "key" in names
+    if not (settings.json_columns or deletes_by_key or {"data", "value"} & {*names}):
         raise UsageError(
-            f"amps: the rows need a column data of type BINARY or STRING, found {', '.join(names)}"
+            "amps: the rows need a column data or value of type BINARY or STRING, or the option "
+            f"format=json to encode all of them, found {', '.join(names)}"
         )
-    for name in PUBLISHED:
-        kinds, wanted = _TYPES[name]
-        if name in names and not isinstance(schema[name].dataType, kinds):
+    for name, (kinds, wanted) in _TYPES.items():
+        is_published = name != "value" or not (settings.json_columns or "data" in names)
+        if name in names and is_published and not isinstance(schema[name].dataType, kinds):
             found = schema[name].dataType.simpleString()
             raise UsageError(f"amps: the column {name} has to be {wanted}, found {found}")
     if not settings.topic and "topic" not in names:

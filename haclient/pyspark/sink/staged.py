@@ -28,7 +28,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
@@ -46,8 +46,15 @@ from haclient.pyspark.sink.checkpoint_files import (
     write_file,
 )
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
-from haclient.pyspark.sink.settings import STAGED, SinkSettings, read_settings
-from haclient.pyspark.sink.writers import Task, check_checkpoint, lane_table, publish_lane, rows_of
+from haclient.pyspark.sink.settings import STAGED, SinkSettings
+from haclient.pyspark.sink.writers import (
+    Task,
+    check_checkpoint,
+    check_has_checkpoint,
+    lane_table,
+    publish_lane,
+    rows_of,
+)
 from pyspark import TaskContext
 
 if TYPE_CHECKING:
@@ -56,7 +63,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter as _Writer
     from pyspark.sql.types import StructType
 else:
-    _Writer = object  # the class of the session's writer takes its place, see `staged_writer`
+    _Writer = object  # the class of the session's writer takes its place, see `lane_writer`
 
 SUCCESS_FILE: Final = "_SUCCESS"
 """In the directory of a batch: it is frozen, and these are its files."""
@@ -339,7 +346,7 @@ class StagedSink:
         work = partial(
             publish_frozen,
             # Names and content are those of the first attempt, whatever the options say now.
-            settings=replace(self.settings, prefix=frozen.prefix, topic=frozen.topic),
+            settings=self.settings.published_as(frozen.prefix, frozen.topic),
             query=query,
             frozen=frozen,
             directory=directory,
@@ -350,16 +357,18 @@ class StagedSink:
             raise UsageError(f"amps: {count} lanes are staged, and {len(done)} were published")
 
 
-class _StagedWriter(_Writer):
-    """A `DataStreamWriter` that publishes staged batches; it knows its options when it starts."""
+class _LaneWriter(_Writer):
+    """A `DataStreamWriter` that knows its options, and what is wrong with them, when it starts."""
 
     _given: dict[str, str]
     _schema: StructType
+    _mode: str | None
 
     def configure(self, schema: StructType, options: dict[str, str]) -> _Writer:
         """Take the place of a constructor: PySpark has made this object as one of its own class."""
         self._given = {}
         self._schema = schema
+        self._mode = None
         return self.options(**options)
 
     @override
@@ -376,6 +385,12 @@ class _StagedWriter(_Writer):
         return self
 
     @override
+    def outputMode(self, outputMode: str) -> _Writer:
+        self._mode = outputMode
+        super().outputMode(outputMode)
+        return self
+
+    @override
     def start(
         self,
         path: str | None = None,
@@ -386,24 +401,26 @@ class _StagedWriter(_Writer):
         **options: bool | float | str | None,
     ) -> StreamingQuery:
         self.options(**options)
-        settings = read_settings(self._given, self._schema)
-        if not settings.checkpoint:
+        settings = SinkSettings(self._given, self._schema)
+        check_has_checkpoint(settings)
+        if settings.staging:
+            self.foreachBatch(StagedSink(settings))
+        elif (outputMode or self._mode or "").lower() == "update":
             raise UsageError(
-                f"amps: guarantee={STAGED} needs the checkpoint among the options of the query: "
-                'add .option("checkpointLocation", ...)'
+                "amps: PySpark gives updates to no sink in Python: use the output mode complete, "
+                f"or guarantee={STAGED}, which takes updates"
             )
-        self.foreachBatch(StagedSink(settings))
         return super().start(path, format, outputMode, partitionBy, queryName)
 
 
-def staged_writer(frame: DataFrame, options: dict[str, str]) -> _Writer:
-    """A writer that publishes the batches of a stream from staged files.
+def lane_writer(frame: DataFrame, options: dict[str, str]) -> _Writer:
+    """A writer that publishes the lanes of a stream, from staged files if the options say so.
 
     Args:
         frame: A streaming DataFrame, with lanes.
         options: Those of the sink, so far.
     """
-    writer = frame.writeStream
+    writer = frame.writeStream.format("amps")
     # A session of Apache Spark Connect has a writer of another class, and each makes its own.
-    writer.__class__ = type("StagedStreamWriter", (_StagedWriter, type(writer)), {})
-    return cast("_StagedWriter", writer).configure(frame.schema, options)
+    writer.__class__ = type("LaneStreamWriter", (_LaneWriter, type(writer)), {})
+    return cast("_LaneWriter", writer).configure(frame.schema, options)

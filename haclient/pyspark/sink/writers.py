@@ -37,6 +37,7 @@ from typing_extensions import override
 
 from haclient.errors import PublishFailed, UsageError
 from haclient.protocol.messages import Message
+from haclient.pyspark.json_bodies import encode_rows
 from haclient.pyspark.sink.checkpoint_files import (
     check_guard,
     check_unlogged,
@@ -73,7 +74,7 @@ from pyspark import TaskContext
 _BATCH_ID: Final = "streaming.sql.batchId"
 _QUERY_ID: Final = "sql.streaming.queryId"
 _MAX_REPORTED: Final = 100  # lanes whose refusals are shown
-_MAY_BE_NULL: Final = frozenset({"correlation_id", "expiration"})
+_MAY_BE_NULL: Final = frozenset({"correlation_id", "expiration", "key"})
 
 
 @dataclass
@@ -157,7 +158,7 @@ def lane_table(
         DisconnectedError: Spark ended the rows early.
         UsageError: A row is in the wrong lane, or the rows cannot be ordered.
     """
-    found = [batch for batch in all_rows(batches) if batch.num_rows]
+    found = [with_data(settings, batch) for batch in all_rows(batches) if batch.num_rows]
     if not found:
         return None
     wanted = [
@@ -189,13 +190,31 @@ def rows_of(settings: SinkSettings, table: pa.Table | pa.RecordBatch | None) -> 
     topics = columns["topic"].to_pylist() if "topic" in columns else settings.topic
     if settings.exactly_once and not isinstance(topics, str):
         check_topics(set(topics))
-    ids = columns.get("correlation_id")
+
+    def texts(name: str) -> Sequence[str]:
+        return pc.fill_null(columns[name], "").to_pylist() if name in columns else []
+
     return Rows(
         topics,
         columns["data"].cast(pa.large_binary()).to_pylist(),
-        [] if ids is None else pc.fill_null(ids, "").to_pylist(),
+        texts("correlation_id"),
         _expirations(settings, columns.get("expiration")),
+        texts("key"),
     )
+
+
+def with_data(settings: SinkSettings, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows with a column `data`, which is made of others if the user has none."""
+    names: list[str] = batch.schema.names
+    if settings.json_columns:
+        data = encode_rows(batch, settings.json_columns)
+    elif "data" in names:
+        return batch
+    elif "value" in names:
+        data = batch["value"]
+    else:  # deletes by key
+        data = pa.array([b""] * batch.num_rows, pa.binary())
+    return pa.RecordBatch.from_arrays([*batch.columns, data], names=[*names, "data"])
 
 
 def _expirations(
@@ -223,7 +242,9 @@ def _write_in_order_of_arrival(
     keeps = bool(settings.dead_letter_topic or settings.refused_path)
 
     async def publish() -> int:
-        rows = (rows_of(settings, batch) for batch in batches if batch.num_rows)
+        rows = (
+            rows_of(settings, with_data(settings, batch)) for batch in batches if batch.num_rows
+        )
         count, refused = await publish_at_least_once(
             name, rows, settings.target, keeps_refused=keeps
         )
@@ -275,6 +296,20 @@ def check_checkpoint(settings: SinkSettings) -> None:
         check_guard(settings.checkpoint, settings.guard)
 
 
+def check_has_checkpoint(settings: SinkSettings) -> None:
+    """Check that a stream has told the sink where its checkpoint is.
+
+    Raises:
+        UsageError: It has not.
+    """
+    if settings.exactly_once and not settings.checkpoint:
+        raise UsageError(
+            f"amps: guarantee={STAGED if settings.staging else EXACTLY_ONCE} needs the checkpoint "
+            'among the options of the query: add .option("checkpointLocation", ...); the setting '
+            "spark.sql.streaming.checkpointLocation does not reach the sink"
+        )
+
+
 def check_job(settings: SinkSettings) -> None:
     """Before the tasks of a batch job that has an id: its number of lanes has not changed.
 
@@ -291,12 +326,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def __init__(self, settings: SinkSettings) -> None:
         _refuse_staging(settings)
-        if settings.exactly_once and not settings.checkpoint:
-            raise UsageError(
-                f"amps: guarantee={EXACTLY_ONCE} needs the checkpoint among the options of the "
-                'query: add .option("checkpointLocation", ...); the setting '
-                "spark.sql.streaming.checkpointLocation does not reach the sink"
-            )
+        check_has_checkpoint(settings)
         self._settings = settings
 
     @override

@@ -81,7 +81,7 @@ async def refused_first(uri: str) -> None:
 def test_a_journal_whose_first_message_was_refused_has_its_beginning(tmp_path: Path) -> None:
     with BrokerProcess(data_dir=tmp_path / "east") as broker:
         trio.run(refused_first, broker.uri)
-    settings = JournalSettings.read({"journalPath": str(tmp_path / "east"), "columns": "position"})
+    settings = JournalSettings({"journalPath": str(tmp_path / "east"), "columns": "position"})
     reader = JournalRangeReader(settings)
     rows = [row for part in reader.partitions() for row in reader.read(part)]
     assert rows[0].column(0).to_pylist() == [2]

@@ -64,7 +64,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reader(folder: Path, **options: str) -> JournalRangeReader:
-    return JournalRangeReader(JournalSettings.read({"journalPath": str(folder), **options}))
+    return JournalRangeReader(JournalSettings({"journalPath": str(folder), **options}))
 
 
 def values(batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
@@ -207,7 +207,7 @@ def test_a_file_of_another_journal_is_not_read(tmp_path: Path) -> None:
 
 def test_a_stream_goes_on_where_removed_segments_are_left_as_parquet(tmp_path: Path) -> None:
     write(tmp_path)
-    settings = JournalSettings.read({"journalPath": str(tmp_path), "startingBookmark": "EPOCH"})
+    settings = JournalSettings({"journalPath": str(tmp_path), "startingBookmark": "EPOCH"})
     offset = JournalStreamReader(settings).initialOffset()
     sealed_and_spoilt(tmp_path)
     for number in range(1, 4):
@@ -294,7 +294,7 @@ def test_the_parts_of_read_journal_have_each_position_once_while_both_go_on(
         log = JournalLog(tmp_path, sealed=True)
         log.refresh()
         plan = JournalPlan(
-            JournalSettings.read({"journalPath": str(tmp_path)}), log, source.range_of(log)
+            JournalSettings({"journalPath": str(tmp_path)}), log, source.range_of(log)
         )
         end = log.end_position
         found: list[int] = []

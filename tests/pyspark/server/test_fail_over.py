@@ -9,7 +9,8 @@ import trio
 
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark.options import OptionReader
-from haclient.pyspark.server.stream import LogStreamReader, read_stream
+from haclient.pyspark.server.settings import ServerOptions
+from haclient.pyspark.server.stream import LogStreamReader
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.two_logs import COUNT, LATE, brokers_with_messages, publish
 
@@ -57,4 +58,4 @@ def reader(*brokers: BrokerProcess) -> LogStreamReader:
         "maxMessagesPerTrigger": str(COUNT),
         "batchRows": "100",
     }
-    return LogStreamReader(read_stream(OptionReader("amps", given)))
+    return LogStreamReader(ServerOptions(OptionReader("amps", given), is_stream=True))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +13,10 @@ import trio
 
 from haclient.errors import HAClientError
 from haclient.protocol.identity import publisher_id
+from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
-from haclient.pyspark.server.range_reader import LogRange, ReadSettings, batches_of
+from haclient.pyspark.server.range_reader import LogRange, batches_of
+from haclient.pyspark.server.settings import ServerOptions
 from haclient.pyspark.server.source import read_range
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import segment_name
@@ -24,16 +25,17 @@ from support.broker_thread import BrokerThread, broker_thread, publish
 A, B, C = (publisher_id(name) for name in "ABC")
 
 
-def settings(*brokers: BrokerThread, timeout_s: float = 30, batch_rows: int = 10) -> ReadSettings:
-    return ReadSettings(
-        uris=tuple(broker.uri for broker in brokers),
-        topic="orders",
-        columns=("publisher_id", "sequence"),
-        batch_rows=batch_rows,
-        timeout_s=timeout_s,
-        name="reader",
-        fails_on_loss=True,
-    )
+def settings(*brokers: BrokerThread, timeout_s: float = 30, **more: str) -> ServerOptions:
+    given = {
+        "uri": ",".join(broker.uri for broker in brokers),
+        "topic": "orders",
+        "columns": "publisher_id,sequence",
+        "fetchTimeoutMs": str(int(timeout_s * 1000)),
+        "batchRows": "10",
+        "clientName": "reader",
+        **more,
+    }
+    return ServerOptions(OptionReader("amps", given))
 
 
 def rows_of(batches: Iterator[pa.RecordBatch]) -> list[tuple[int, int]]:
@@ -89,7 +91,7 @@ def test_a_task_goes_on_at_a_replica_when_its_server_dies_in_the_middle(
     fill(west, "B", range(1, 11), size=2000)
     fill(west, "A", range(1, count + 1), size=2000)
     part = LogRange(ends={A: count}, messages=count)
-    reading = read_range(settings(east, west, batch_rows=100), part)
+    reading = read_range(settings(east, west, batchRows="100"), part)
     found = rows_of(iter([next(reading)]))
     east.stop()
     found += rows_of(reading)
@@ -131,7 +133,7 @@ def test_a_password_is_not_in_the_error_of_a_server_that_has_not_all(
     asked = settings(*servers, timeout_s=1)
     uris = tuple(each.replace("tcp://", "tcp://bob:hunter2@") for each in asked.uris)
     with pytest.raises(HAClientError, match="server 2 of uri does not have it") as failed:
-        rows_of(read_range(replace(asked, uris=uris), PART))
+        rows_of(read_range(settings(timeout_s=1, uri=",".join(uris)), PART))
     assert "hunter2" not in str(failed.value)
 
 
@@ -166,7 +168,7 @@ SHORTENED = LogRange(ends={A: 20, B: 200}, messages=220)
 def test_a_range_ends_without_a_publisher_of_which_all_was_removed(
     shortened: BrokerThread,
 ) -> None:
-    accepting = replace(settings(shortened, timeout_s=20), fails_on_loss=False)
+    accepting = settings(shortened, timeout_s=20, failOnDataLoss="false")
     found = rows_of(read_range(accepting, SHORTENED))
     assert {publisher for publisher, _ in found} == {B}
     assert [number for _, number in found] == [*range(201 - len(found), 201)]
@@ -177,7 +179,7 @@ def test_what_one_server_has_removed_is_read_from_the_other(
 ) -> None:
     _, west = servers
     fill(west, "A", range(1, 21))
-    accepting = replace(settings(shortened, west), fails_on_loss=False)
+    accepting = settings(shortened, west, failOnDataLoss="false")
     found = rows_of(read_range(accepting, SHORTENED))
     assert [number for publisher, number in found if publisher == A] == [*range(1, 21)]
 
@@ -185,14 +187,15 @@ def test_what_one_server_has_removed_is_read_from_the_other(
 def test_what_a_server_never_had_is_waited_for_although_its_log_is_shortened(
     shortened: BrokerThread,
 ) -> None:
-    accepting = replace(settings(shortened, timeout_s=1), fails_on_loss=False)
+    accepting = settings(shortened, timeout_s=1, failOnDataLoss="false")
     for part in (LogRange(ends={C: 5}), LogRange(ends={A: 21})):
         with pytest.raises(HAClientError, match="no server has sent what follows"):
             rows_of(read_range(accepting, part))
 
 
 def test_a_range_without_messages_connects_to_nobody() -> None:
-    nowhere = ReadSettings(("tcp://127.0.0.1:1/amps/json",), "a", ("data",), 1, 1, "r", True)
+    given = {"uri": "tcp://127.0.0.1:1/amps/json", "topic": "a"}
+    nowhere = ServerOptions(OptionReader("amps", given))
     assert list(read_range(nowhere, LogRange())) == []
 
 

@@ -6,8 +6,13 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient.pyspark.options import OptionReader
-from haclient.pyspark.server.settings import filters_of, task_name, topic_of
-from haclient.pyspark.server.source import read_batch
+from haclient.pyspark.server.settings import ServerOptions, task_name, topic_of
+
+
+def options(**given: str) -> ServerOptions:
+    return ServerOptions(
+        OptionReader("amps", {"topic": "a", "uri": "tcp://127.0.0.1:1/amps/json", **given})
+    )
 
 
 def test_topics_are_one_literal_or_a_pattern() -> None:
@@ -17,14 +22,13 @@ def test_topics_are_one_literal_or_a_pattern() -> None:
 
 
 def test_each_split_is_combined_with_the_filter() -> None:
-    assert filters_of("/x = 1", ()) == ("/x = 1",)
-    assert filters_of("", ("/a", "/b")) == ("/a", "/b")
-    assert filters_of("/x OR /y", ("/a",)) == ("(/x OR /y) AND (/a)",)
+    assert options(filter="/x = 1").filters == ("/x = 1",)
+    assert options(splits='["/a", "/b"]').filters == ("/a", "/b")
+    assert options(filter="/x OR /y", splits='["/a"]').filters == ("(/x OR /y) AND (/a)",)
 
 
 def test_a_comma_at_the_end_of_the_servers_is_none_of_theirs() -> None:
-    read = OptionReader("amps", {"topic": "a", "uri": "tcp://a:1/amps/json , "})
-    assert read_batch(read).common.read.uris == ("tcp://a:1/amps/json",)
+    assert options(uri="tcp://a:1/amps/json , ").uris == ("tcp://a:1/amps/json",)
 
 
 def test_no_two_names_outside_of_tasks_are_the_same() -> None:
@@ -43,8 +47,10 @@ def test_no_two_names_outside_of_tasks_are_the_same() -> None:
         ({"topic": "a", "splits": "x"}, "a JSON list of content filters"),
         ({"topic": "a", "splits": "[1]"}, "a JSON list of content filters"),
         ({"topic": "a", "splits": '["/a=1"]', "offsetMode": "vector"}, "splits needs offsetMode"),
-        ({"topic": "a", "startingBookmark": "yesterday"}, "EPOCH, NOW, a list of bookmarks"),
-        ({"topic": "a", "startingBookmark": "1|1|,2|1|"}, "not at a list"),
+        ({"topic": "a", "startingBookmark": "yesterday"}, "EPOCH, NOW, bookmarks or a time"),
+        ({"topic": "a", "endingBookmark": "1|1|,2|1|"}, "endingBookmark has to be one bookmark"),
+        ({"topic": "a", "partitionBy": "topic", "splits": '["/a=1"]'}, "exclude each other"),
+        ({"topicPattern": "a", "partitionBy": "topic"}, "needs names of topics"),
         ({"topic": "a", "columns": "data,price"}, "'price', which does not exist"),
         ({"topic": "a", "fetchTimeoutMs": "0"}, "a whole number from 1"),
         ({"topic": "a", "startingOffset": "NOW"}, "did you mean startingOffsets"),
@@ -70,6 +76,6 @@ def test_wrong_options_are_refused_before_anything_is_read(
     options: dict[str, str], problem: str
 ) -> None:
     with pytest.raises(UsageError, match=problem) as refused:
-        read_batch(OptionReader("amps", {"uri": "tcp://127.0.0.1:1/amps/json", **options}))
+        ServerOptions(OptionReader("amps", {"uri": "tcp://127.0.0.1:1/amps/json", **options}))
     assert len(str(refused.value).splitlines()) == 1
     assert "s3" not in str(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Generator, Iterable
 from datetime import UTC, datetime
@@ -13,15 +14,18 @@ import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, LessThanOrEqual
 
 from haclient.errors import HAClientError, UsageError
+from haclient.protocol.identity import publisher_id
 from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server import source as source_module
-from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader, read_batch
-from haclient.pyspark.server.stream import LogStreamReader, read_stream
+from haclient.pyspark.server.settings import ServerOptions
+from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader
+from haclient.pyspark.server.stream import LogStreamReader
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
 
 ROWS = [b'{"id":%d}' % number for number in range(100)]
+PUBBER = publisher_id("pubber")
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +38,17 @@ def broker() -> Generator[BrokerThread]:
 
 def reader(broker: BrokerThread | str, **options: str) -> ServerLogReader:
     uri = broker if isinstance(broker, str) else broker.uri
-    return ServerLogReader(read_batch(OptionReader("amps", {"uri": uri, **options})))
+    return ServerLogReader(ServerOptions(OptionReader("amps", {"uri": uri, **options})))
 
 
 def bodies(batches: Iterable[pa.RecordBatch]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("data").to_pylist()]
+
+
+def stamps(source: ServerLogReader) -> list[list[int]]:
+    """The times of each partition, in microseconds."""
+    parts = ([batch["timestamp"] for batch in source.read(each)] for each in source.partitions())
+    return [[each for times in part for each in times.cast("int64").to_pylist()] for part in parts]
 
 
 def read(source: ServerLogReader) -> list[list[bytes]]:
@@ -87,6 +97,19 @@ def test_all_of_a_topic_is_read_in_the_order_of_the_log(broker: BrokerThread) ->
         ({"topic": "orders", "startingBookmark": "7094790850998930143|90|"}, 10),
         ({"topic": "orders", "endingBookmark": "7094790850998930143|90|"}, 90),
         ({"topic": "orders", "startingTimestamp": "2100-01-01T00:00:00Z"}, 0),
+        (
+            {
+                "topic": "orders",
+                "startingBookmark": f"{PUBBER}|95|,{PUBBER}|90|",
+            },
+            10,
+        ),
+        ({"topic": "orders", "startingOffsets": f"{PUBBER}|97|,21000101T000000"}, 3),
+        ({"subscribe": "orders", "startingOffsets": "Earliest", "endingOffsets": "LATEST"}, 100),
+        ({"subscribePattern": "^tr", "endingBookmark": "now"}, 50),
+        ({"topic": "orders", "endingOffsets": "epoch"}, 0),
+        ({"topic": "orders", "endingOffsets": "2001-01-01"}, 0),
+        ({"topic": "orders", "startingBookmark": "2001-01-01T00:00:00Z"}, 100),
         ({"topic": "orders", "endingTimestamp": "2001-01-01T00:00:00Z"}, 0),
         ({"topic": "orders", "startingTimestamp": "2001-01-01T00:00:00Z"}, 100),
         (
@@ -133,6 +156,32 @@ def test_each_split_is_a_partition(broker: BrokerThread) -> None:
     assert found == [ROWS[0:10:2], ROWS[1:10:2]]
 
 
+@pytest.mark.row("SB7")
+@pytest.mark.parametrize("mode", ["position", "vector"])
+def test_each_topic_is_a_partition(broker: BrokerThread, mode: str) -> None:
+    options = {"topic": "trades.eu,orders,tradesXeu", "partitionBy": "topic", "offsetMode": mode}
+    assert read(reader(broker, **options)) == [ROWS[:50], ROWS]
+    assert read(reader(broker, **options, filter="/id < 3")) == [ROWS[:3], ROWS[:3]]
+
+
+@pytest.mark.row("SB7")
+@pytest.mark.parametrize("mode", ["position", "vector"])
+def test_a_range_is_cut_into_slices_of_equal_time(mode: str) -> None:
+    with broker_thread() as broker:
+        for number in range(5):
+            publish(broker.uri, "orders", ROWS, name=f"publisher {number}")
+        options = {"topic": "orders", "partitionBy": "time", "minPartitions": "4"}
+        parts = stamps(reader(broker, **options, offsetMode=mode))
+    times = list(chain.from_iterable(parts))
+    assert len(times) == 500
+    assert times == sorted(times)
+    begin, span = times[0], times[-1] - times[0]
+    bounds = [begin + span * number // 4 for number in range(4)]
+    slices = [{bisect_right(bounds, each) for each in part} for part in parts]
+    assert slices == [{number} for number in sorted(set().union(*slices))]
+    assert len(slices) > 1
+
+
 @pytest.mark.row("SB3")
 def test_what_is_published_after_planning_is_not_read() -> None:
     with broker_thread() as broker:
@@ -165,7 +214,9 @@ def test_a_topic_without_a_log_is_named() -> None:
 def test_a_topic_without_a_log_is_named_although_it_is_read_by_a_pattern(topic: str) -> None:
     given = {"topic": topic, "startingBookmark": "EPOCH"}
     with broker_thread(BrokerConfig(log_topics=(LogTopic("orders"),))) as broker:
-        following = LogStreamReader(read_stream(OptionReader("amps", {"uri": broker.uri, **given})))
+        following = LogStreamReader(
+            ServerOptions(OptionReader("amps", {"uri": broker.uri, **given}), is_stream=True)
+        )
         for plan in (reader(broker, **given).partitions, following.initialOffset):
             with pytest.raises(UsageError, match=r"keeps no log of the topic 'eu\.trades'"):
                 plan()
@@ -208,8 +259,7 @@ def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
         given = {"uri": broker.uri, "topicPattern": ".*", "filterPushdown": "true", **options}
         if "topic" in options:
             del given["topicPattern"]
-        settings = read_batch(OptionReader("amps", given))
-        assert settings.has_pushdown
+        settings = ServerOptions(OptionReader("amps", given))
         source = FilteringLogReader(settings)
         assert list(source.pushFilters(list(conditions))) == list(conditions)
         rows = [b.column("topic").to_pylist() for p in source.partitions() for b in source.read(p)]
@@ -231,6 +281,8 @@ def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
     assert pushed(LessThan(time, past), LessThan(time, future)) == []
     assert pushed(LessThanOrEqual(time, forever), GreaterThan(time, past)) == everything
     assert pushed(EqualTo(topic, "none")) == []
-    # Options decide where the range begins and ends.
-    assert pushed(LessThan(time, past), endingTimestamp="2101-01-01T00:00:00Z") == everything
-    assert pushed(GreaterThan(time, future), startingTimestamp="2001-01-01") == everything
+    assert pushed(LessThan(time, past), endingTimestamp="2101-01-01T00:00:00Z") == []
+    assert pushed(GreaterThan(time, past), startingTimestamp="2101-01-01") == []
+    # A bookmark stays where the range begins or ends.
+    assert pushed(LessThan(time, past), endingBookmark=f"{PUBBER}|100|") == ["orders 100"]
+    assert "orders 10" in pushed(GreaterThan(time, future), startingBookmark=f"{PUBBER}|90|")

@@ -9,7 +9,8 @@ import trio
 
 from haclient.errors import HAClientError, UsageError
 from haclient.pyspark.options import OptionReader
-from haclient.pyspark.server.sow import SowReader, read_sow
+from haclient.pyspark.server.settings import ServerOptions
+from haclient.pyspark.server.sow import SowReader
 from haclient_fake_server.config import BrokerConfig, SowTopic
 from support.broker_thread import BrokerThread, broker_thread, publish
 from support.peer import listening, together
@@ -28,8 +29,8 @@ def broker() -> Generator[BrokerThread]:
 
 def query(broker: BrokerThread, **options: str) -> list[list[bytes]]:
     """The records of each partition."""
-    given = {"uri": broker.uri, "topic": "prices", "columns": "data", **options}
-    source = SowReader(read_sow(OptionReader("amps", given)))
+    given = {"uri": broker.uri, "topic": "prices", "command": "sow", "columns": "data", **options}
+    source = SowReader(ServerOptions(OptionReader("amps", given)))
     return [
         [value for batch in source.read(part) for value in batch.column("data").to_pylist()]
         for part in source.partitions()
@@ -52,8 +53,8 @@ def test_a_topic_without_records_is_named(broker: BrokerThread) -> None:
 
 async def test_a_server_that_accepts_a_query_and_is_silent_then_is_given_up() -> None:
     async with listening() as server:
-        given = {"uri": server.uri, "topic": "prices", "fetchTimeoutMs": "300"}
-        source = SowReader(read_sow(OptionReader("amps", given)))
+        given = {"uri": server.uri, "topic": "prices", "command": "sow", "fetchTimeoutMs": "300"}
+        source = SowReader(ServerOptions(OptionReader("amps", given)))
         (part,) = source.partitions()
 
         async def accept() -> None:
@@ -69,6 +70,11 @@ async def test_a_server_that_accepts_a_query_and_is_silent_then_is_given_up() ->
 
 
 def test_an_option_of_the_log_is_unknown() -> None:
-    given = {"uri": "tcp://h:1/amps/json", "topic": "a", "startingBookmark": "EPOCH"}
+    given = {
+        "uri": "tcp://h:1/amps/json",
+        "topic": "a",
+        "command": "sow",
+        "startingBookmark": "EPOCH",
+    }
     with pytest.raises(UsageError, match="unknown option startingbookmark"):
-        read_sow(OptionReader("amps", given))
+        ServerOptions(OptionReader("amps", given))

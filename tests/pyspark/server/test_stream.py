@@ -21,8 +21,9 @@ from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import CONNECT_TIMEOUT_S, ask, connected
 from haclient.pyspark.server.range_reader import LogRange
-from haclient.pyspark.server.source import ServerLogReader, read_batch
-from haclient.pyspark.server.stream import LogStreamReader, read_stream
+from haclient.pyspark.server.settings import ServerOptions
+from haclient.pyspark.server.source import ServerLogReader
+from haclient.pyspark.server.stream import LogStreamReader
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.journal.format import segment_name
 from support.broker import RawClient, port_of
@@ -40,7 +41,7 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
 def stream(*brokers: BrokerThread, **options: str) -> LogStreamReader:
     uri = ",".join(broker.uri for broker in brokers)
     given = {"uri": uri, "topic": "orders", "startingBookmark": "EPOCH", **options}
-    return LogStreamReader(read_stream(OptionReader("amps", given)))
+    return LogStreamReader(ServerOptions(OptionReader("amps", given), is_stream=True))
 
 
 def next_batch(
@@ -108,8 +109,9 @@ def test_without_new_messages_the_offset_stays_and_no_batch_begins(
 def test_a_stream_begins_now_by_default(broker: BrokerThread, mode: str) -> None:
     publish(broker.uri, "orders", ROWS[:50])
     source = LogStreamReader(
-        read_stream(
-            OptionReader("amps", {"uri": broker.uri, "topic": "orders", "offsetMode": mode})
+        ServerOptions(
+            OptionReader("amps", {"uri": broker.uri, "topic": "orders", "offsetMode": mode}),
+            is_stream=True,
         )
     )
     start = source.initialOffset()
@@ -327,15 +329,15 @@ def test_a_batch_is_planned_at_the_next_server_when_one_is_lost_with_the_questio
     with broker_thread(BrokerConfig(name="west")) as west, losing(west) as lost:
         publish(west.uri, "orders", ROWS)
         given = {"uri": f"{lost},{west.uri}", "topic": "orders", "startingBookmark": "EPOCH"}
-        source = LogStreamReader(read_stream(OptionReader("amps", given)))
+        source = LogStreamReader(ServerOptions(OptionReader("amps", given), is_stream=True))
         _, rows = next_batch(source, source.initialOffset())
         assert rows == ROWS
         assert source.reportLatestOffset() is not None
-        (part,) = ServerLogReader(read_batch(OptionReader("amps", given))).partitions()
+        (part,) = ServerLogReader(ServerOptions(OptionReader("amps", given))).partitions()
         assert cast("LogRange", part).messages == len(ROWS)
         given["uri"] = f"{lost},{lost}"
         with pytest.raises(HAClientError, match=r"no server has answered: .*; .*") as failed:
-            ServerLogReader(read_batch(OptionReader("amps", given))).partitions()
+            ServerLogReader(ServerOptions(OptionReader("amps", given))).partitions()
         assert len(str(failed.value).splitlines()) == 1
 
 
@@ -374,7 +376,7 @@ def test_guards_are_set_at_all_servers_at_the_same_time(broker: BrokerThread) ->
         given = {"uri": ",".join([*silent, broker.uri]), "topic": "orders", "guard": "reports"}
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        LogStreamReader(read_stream(OptionReader("amps", given))).commit(start)
+        LogStreamReader(ServerOptions(OptionReader("amps", given), is_stream=True)).commit(start)
         thread.join()
     assert asked.is_set()
 
@@ -396,11 +398,12 @@ async def guards_of(uri: str) -> dict[str, Any]:
     [
         ({"maxMessagesPerTrigger": "0"}, "a whole number from 1"),
         ({"maxMessagesPerTrigger": "1", "maxBytesPerTrigger": "1"}, "exclude each other"),
-        ({"endingBookmark": "NOW"}, "unknown option endingbookmark"),
+        ({"endingBookmark": "NOW"}, "endingBookmark has to be left out: a stream has no end"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        read_stream(
-            OptionReader("amps", {"uri": "tcp://a:1/amps/json", "topic": "orders", **options})
+        ServerOptions(
+            OptionReader("amps", {"uri": "tcp://a:1/amps/json", "topic": "orders", **options}),
+            is_stream=True,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -136,16 +136,72 @@ def test_wrong_arguments_of_publish_are_said_before_anything_starts(spark: Spark
     from haclient.pyspark import publish_frame, publish_stream  # noqa: PLC0415  # needs the extra
 
     rows, stream = frame(spark, 1), spark.readStream.format("rate").load()
+    maps = spark.sql("SELECT 1 id, map('a', 1) m")
     given = {"uri": "tcp://h:1/amps/json", "topic": "t", "key": "id", "order_by": "id", "lanes": 2}
     for publish, df, changed, message in (
         (publish_stream, rows, {}, "publish_stream takes a streaming DataFrame"),
         (publish_frame, stream, {}, "publish_frame takes a DataFrame that is no stream"),
         (publish_frame, rows, {"key": "x"}, "there is no column x"),
         (publish_frame, rows, {"lanes": 0}, "a number of lanes, found .* lanes=0"),
+        (publish_frame, maps, {"key": "m"}, "column m is a map<string,int>, which has no hash"),
+        (
+            publish_frame,
+            maps,
+            {"order_by": "m"},
+            "column m is a map<string,int>, which has no order",
+        ),
+        (publish_frame, maps, {"format": "json"}, "cannot encode the column m of type map<"),
         (publish_frame, rows, {"onFailedWrite": "table", "failedWritesPath": "p"}, "needs guara"),
     ):
         with pytest.raises(UsageError, match=message):
             publish(df, **{**given, **changed})  # type: ignore[arg-type]  # one dictionary
+
+
+def test_a_stream_that_cannot_be_published_is_refused_when_it_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from haclient.pyspark import publish_stream  # noqa: PLC0415  # needs the extra
+
+    rows = spark.readStream.format("rate").load().selectExpr("value id", "string(value) data")
+    setting = "spark.sql.streaming.checkpointLocation"
+    spark.conf.set(setting, str(tmp_path))
+    try:
+        for guarantee in ("exactly-once", "exactly-once-staged"):
+            writer = publish_stream(
+                rows,
+                uri="tcp://h:1/amps/json",
+                topic="t",
+                key="id",
+                order_by="id",
+                lanes=2,
+                guarantee=guarantee,
+            )
+            with pytest.raises(UsageError, match=f"={guarantee} needs the checkpoint .*; the sett"):
+                writer.start()
+    finally:
+        spark.conf.unset(setting)
+    writer = publish_stream(
+        rows, uri="tcp://h:1/amps/json", topic="t", key="id", order_by="id", lanes=2
+    )
+    writer = writer.option("checkpointLocation", str(tmp_path)).outputMode("update")
+    with pytest.raises(UsageError, match="no sink in Python: use the output mode complete, or"):
+        writer.start()
+
+
+@pytest.mark.row("SK7")
+def test_columns_become_bodies_and_keys(
+    spark: SparkSession, broker: BrokerProcess, journal: Path
+) -> None:
+    from haclient.pyspark import publish_frame  # noqa: PLC0415  # needs the extra
+
+    rows = spark.sql("SELECT id, string(id) key, double(id) / 2 px FROM range(4)")
+    given: dict[str, Any] = {"uri": broker.uri, "key": "id", "order_by": "id", "lanes": 2}
+    publish_frame(rows, topic="columns", format="json", **given).save()
+    found = {row.sow_key: row.data for row in model_rows(journal) if row.topic == "columns"}
+    assert found == {str(each): b'{"id":%d,"px":%.1f}' % (each, each / 2) for each in range(4)}
+    values = rows.selectExpr("id", "concat('row ', id) value")
+    publish_frame(values, topic="values", **given).save()
+    assert sorted(data_of(journal, "values")) == [b"row %d" % each for each in range(4)]
 
 
 def test_the_drivers_exception_says_which_option_is_wrong(spark: SparkSession) -> None:

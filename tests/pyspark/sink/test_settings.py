@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, 
 
 from haclient.errors import UsageError
 from haclient.pyspark.amps import AmpsDataSource
-from haclient.pyspark.sink.settings import SinkSettings, read_settings
+from haclient.pyspark.sink.settings import SinkSettings
 
 ROWS = StructType([StructField("data", BinaryType())])
 LANES = StructType([*ROWS.fields, StructField("_lane", IntegerType())])
@@ -33,7 +33,7 @@ STAGED = {**LANED, "guarantee": "exactly-once-staged"}
     ],
 )
 def test_a_comma_before_a_scheme_is_between_two_servers(text: str, uris: list[str]) -> None:
-    assert list(read_settings({**GIVEN, "uri": text}, ROWS).target.uris) == uris
+    assert list(SinkSettings({**GIVEN, "uri": text}, ROWS).target.uris) == uris
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_comma_before_a_scheme_is_between_two_servers(text: str, uris: list[st
 )
 def test_a_wrong_uri_is_named_and_no_password_is_shown(text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
-        read_settings({**GIVEN, "uri": text}, ROWS)
+        SinkSettings({**GIVEN, "uri": text}, ROWS)
     assert "s3cret" not in str(caught.value)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
@@ -75,13 +75,13 @@ def test_topic_and_command_of_a_checkpoint_cannot_change(tmp_path: Path) -> None
 @pytest.mark.row("SK9")
 def test_the_lanes_share_the_rate_and_a_flush_has_a_time_limit() -> None:
     options = {**LANED, "maxRowsPerSecond": "100", "flushTimeoutMs": "2500"}
-    target = read_settings(options, LANES).target
+    target = SinkSettings(options, LANES).target
     assert (target.rows_per_second, target.timeout_s) == (50.0, 2.5)
     options = {**GIVEN, "maxRowsPerSecond": "100"}
-    target = read_settings(options, ROWS).target
+    target = SinkSettings(options, ROWS).target
     assert (target.rows_per_second, target.timeout_s) == (100.0, 10.0)
     with pytest.raises(UsageError, match="maxRowsPerSecond has to be a whole number from 1 on"):
-        read_settings({**options, "maxRowsPerSecond": "0"}, ROWS)
+        SinkSettings({**options, "maxRowsPerSecond": "0"}, ROWS)
 
 
 @pytest.mark.row("SK7")
@@ -89,22 +89,22 @@ def test_the_lanes_share_the_rate_and_a_flush_has_a_time_limit() -> None:
 def test_an_expiration_that_every_server_refuses_is_an_error(guarantee: str) -> None:
     given = {"uri": "tcp://h:1/amps/json", "topic": "t", "guarantee": guarantee}
     with pytest.raises(UsageError, match="expiration has to be 1 to 4294967295 seconds"):
-        read_settings({**given, "expiration": "4294967296"}, ROWS)
+        SinkSettings({**given, "expiration": "4294967296"}, ROWS)
 
 
 def test_expirations_are_whole_numbers() -> None:
     text = StructType([*ROWS.fields, StructField("expiration", StringType())])
     with pytest.raises(UsageError, match="expiration has to be INT or BIGINT, found string"):
-        read_settings(GIVEN, text)
+        SinkSettings(GIVEN, text)
 
 
 def test_staging_is_within_the_checkpoint_unless_it_is_elsewhere(tmp_path: Path) -> None:
     def settings(**options: str) -> SinkSettings:
-        return read_settings({**STAGED, "checkpointLocation": f"{tmp_path}/", **options}, LANES)
+        return SinkSettings({**STAGED, "checkpointLocation": f"{tmp_path}/", **options}, LANES)
 
     assert settings().staging == str(tmp_path / "haclient-staging")
     assert settings(stagingLocation="s3://x/y").staging == "s3://x/y"
-    assert not read_settings({**LANED, "checkpointLocation": "c"}, LANES).staging
+    assert not SinkSettings({**LANED, "checkpointLocation": "c"}, LANES).staging
     with pytest.raises(UsageError, match="stagingLocation needs guarantee=exactly-once-staged"):
         settings(guarantee="exactly-once", stagingLocation="x")
 

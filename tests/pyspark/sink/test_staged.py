@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink.settings import SinkSettings, read_settings
+from haclient.pyspark.sink.settings import SinkSettings
 from haclient.pyspark.sink.staged import (
     OWNER_FILE,
     SUCCESS_FILE,
@@ -164,7 +164,7 @@ STAGED = {"guarantee": "exactly-once-staged", "uri": NOBODY, "topic": "t", "lane
 
 def settings(folder: Path, **options: str) -> SinkSettings:
     given = {**STAGED, "checkpointLocation": str(folder), "flushTimeoutMs": "100000", **options}
-    return read_settings(given, SCHEMA)
+    return SinkSettings(given, SCHEMA)
 
 
 def rows(count: int, lane: int = 0) -> pa.RecordBatch:
@@ -285,7 +285,7 @@ def test_a_checkpoint_keeps_its_guarantee(tmp_path: Path, then: str) -> None:
     (tmp_path / "metadata").write_text('{"id":"q"}')
     given = {"uri": NOBODY, "topic": "t", "lanes": "1", "checkpointLocation": str(tmp_path)}
     for guarantee in (then, *({"exactly-once", "exactly-once-staged"} - {then})):
-        settings = read_settings({**given, "guarantee": guarantee}, schema)
+        settings = SinkSettings({**given, "guarantee": guarantee}, schema)
         if guarantee == then:
             check_checkpoint(settings)
             check_checkpoint(settings)

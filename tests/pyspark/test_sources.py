@@ -1,0 +1,146 @@
+"""What both data sources have in common, as PySpark asks them; nothing here needs a session."""
+
+from __future__ import annotations
+
+import pickle
+from importlib.machinery import ModuleSpec
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DecimalType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from haclient.errors import UsageError
+from haclient.pyspark.amps import AmpsDataSource
+from haclient.pyspark.journal.source import JournalDataSource
+from haclient.pyspark.sources import LogDataSource
+
+SERVER = {"uri": "tcp://h:1/amps/json", "topic": "a"}
+JOURNAL = {"path": "/data/east", "topic": "a"}
+SOURCES = [(AmpsDataSource, SERVER), (JournalDataSource, JOURNAL)]
+
+both = pytest.mark.parametrize(("source", "given"), SOURCES, ids=["amps", "amps-journal"])
+
+
+@both
+def test_the_fields_of_bodies_are_columns_in_place_of_the_body(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    ddl = source({**given, "bodySchema": "id BIGINT"}).schema()
+    assert ddl.startswith("topic STRING, bookmark STRING, ")
+    assert ddl.endswith("correlation_id STRING, id BIGINT, _corrupt BINARY")
+    assert "data" not in ddl
+    chosen = source({**given, "bodySchema": "id BIGINT", "columns": "data,topic"}).schema()
+    assert chosen == "data BINARY, topic STRING, id BIGINT, _corrupt BINARY"
+
+
+def test_a_schema_may_be_a_struct_type() -> None:
+    schema = StructType(
+        [
+            StructField("id", LongType()),
+            StructField("a`b", ArrayType(DecimalType(10, 2))),
+            StructField("c", StructType([StructField("d", StringType())])),
+        ]
+    )
+    options = {**SERVER, "columns": "topic", "bodySchema": str(schema)}  # as PySpark passes it
+    assert AmpsDataSource(options).schema() == (
+        "topic STRING, `id` bigint, `a``b` array<decimal(10,2)>, `c` struct<d:string>, "
+        "_corrupt BINARY"
+    )
+    for text in ("StructType(", "StructType([open('x')])", "StructType([1])"):
+        with pytest.raises(UsageError, match="bodySchema has to be DDL such as 'id BIGINT', or a"):
+            AmpsDataSource({**SERVER, "bodySchema": text}).schema()
+
+
+@both
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_task_reads_the_fields_of_bodies(
+    source: type[LogDataSource], given: dict[str, str], *, is_stream: bool
+) -> None:
+    options = {**given, "columns": "topic", "bodySchema": "id BIGINT"}
+    schema = StructType(
+        [
+            StructField("topic", StringType()),
+            StructField("id", LongType()),
+            StructField("_corrupt", BinaryType()),
+        ]
+    )
+    settings = source(options).read_options(schema, is_stream=is_stream)
+    assert settings.columns == ("topic", "command", "data")
+    batch = pa.record_batch(
+        {
+            "topic": ["a", "a", "b"],
+            "command": ["publish", "publish", "sow_delete"],
+            "data": [b'{"id":1}', b"?", b"key"],
+        }
+    )
+    (rows,) = pickle.loads(pickle.dumps(settings)).rows(iter([batch]))  # noqa: S301  # our own
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        ("a", 1, None),
+        ("a", None, b"?"),
+        ("b", None, None),
+    ]
+
+
+@both
+def test_a_schema_of_the_user_is_refused(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    schema = StructType([StructField("id", LongType())])
+    for options in (given, {**given, "bodySchema": "id BIGINT"}):
+        with pytest.raises(UsageError, match="give no schema, and choose columns by the option"):
+            source(options).read_options(schema, is_stream=False)
+
+
+@both
+def test_a_wrong_option_is_named_before_anything_is_planned(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    for wrong, message in (
+        ({"topik": "x"}, r"unknown option topik: did you mean topic\?"),
+        ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger has to be a whole number"),
+        ({"endingOffsets": "first"}, "the option endingOffsets has to be earliest"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            source({**given, **wrong}).schema()
+    for right in ({"maxMessagesPerTrigger": "5"}, {"endingOffsets": "latest"}):
+        source({**given, **right}).schema()
+
+
+@both
+def test_the_options_of_a_table_are_refused_and_a_table_without_any_is_not(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    made = {"provider": source.name(), "owner": "bob"}
+    kept = {f"option.{name}": value for name, value in given.items()}
+    with pytest.raises(UsageError, match=r"the OPTIONS of a table .*: create a TEMPORARY VIEW, or"):
+        source({**made, **given, **kept}).schema()
+    assert source(made).schema().startswith("topic STRING, ")
+    with pytest.raises(UsageError, match=r"is missing: .*options of the query only"):
+        source({}).schema()
+
+
+@both
+def test_only_the_worker_that_pushes_filters_gets_a_reader_that_takes_them(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    def takes_filters(worker: str, **options: str) -> bool:
+        """Whether the reader does that PySpark's worker of this name makes."""
+        schema = StructType([StructField("topic", StringType())])
+        made = source({**given, "columns": "topic", **options})
+        module = {"__spec__": ModuleSpec(f"pyspark.sql.worker.{worker}", None), "made": made}
+        exec("def make(schema): return made.reader(schema)", module)  # noqa: S102  # its caller
+        found: DataSourceReader = module["make"](schema)  # type: ignore[operator]  # it was made above
+        return type(found).pushFilters is not DataSourceReader.pushFilters
+
+    assert takes_filters("data_source_pushdown_filters")
+    assert not takes_filters("plan_data_source_read")
+    assert not takes_filters("data_source_pushdown_filters", filterPushdown="false")
