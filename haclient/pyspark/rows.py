@@ -64,9 +64,6 @@ _WRAP: Final = 1 << 64
 def select_columns(names: Sequence[str]) -> tuple[str, ...]:
     """Check the names of the option `columns`.
 
-    Args:
-        names: The names, in the order that the schema shall have; none means all columns.
-
     Raises:
         UsageError: There is no such column.
     """
@@ -80,30 +77,18 @@ def select_columns(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def schema_ddl(columns: Iterable[str]) -> str:
-    """The DataFrame's schema, as PySpark's DDL.
-
-    Args:
-        columns: Names of columns.
-    """
+    """The DataFrame's schema, as PySpark's DDL."""
     return ", ".join(f"{name} {SEALED_COLUMNS[name].ddl}" for name in columns)
 
 
 def arrow_schema(columns: Iterable[str]) -> pa.Schema:
-    """The Arrow schema that PySpark demands of each batch.
-
-    Args:
-        columns: Names of columns.
-    """
+    """The Arrow schema that PySpark demands of each batch."""
     types = SEALED_COLUMNS
     return pa.schema([pa.field(name, types[name].arrow, nullable=True) for name in columns])
 
 
 def check_schema(found: Iterable[str], columns: Sequence[str]) -> None:
     """Check that a user gave no schema of his own.
-
-    Args:
-        found: The names of the columns that PySpark wants to read.
-        columns: Names of the columns that the source has.
 
     Raises:
         UsageError: They differ.
@@ -116,20 +101,12 @@ def check_schema(found: Iterable[str], columns: Sequence[str]) -> None:
 
 
 def signed(number: int) -> int:
-    """An unsigned number of 64 bits as the BIGINT with the same bits.
-
-    Args:
-        number: A publisher id or a sequence.
-    """
+    """An unsigned number of 64 bits as the BIGINT with the same bits."""
     return number - _WRAP if number & _SIGN_BIT else number
 
 
 def unsigned(number: int) -> int:
-    """The unsigned number of 64 bits of a BIGINT.
-
-    Args:
-        number: A value of the column `publisher_id` or `sequence`.
-    """
+    """The unsigned number of 64 bits of a BIGINT."""
     return number & (_WRAP - 1)
 
 
@@ -144,9 +121,6 @@ def printable(text: str) -> str:
 
 def arrow_schema_of(ddl: str) -> pa.Schema:
     """The Arrow schema that PySpark demands of a function for `mapInArrow`; needs a session.
-
-    Args:
-        ddl: The schema of the rows that it yields.
 
     Raises:
         UsageError: The DDL is not a list of columns.

@@ -129,7 +129,7 @@ ODD = st.sampled_from(
         "[{}]",
         '{"id":1}}',
         "null",
-        '{"ok":tru}',
+        '{"ok":t}',
     ]
 )
 
