@@ -206,10 +206,12 @@ def ordered(table: pa.Table, order_by: Sequence[str]) -> pa.Table:
     return result
 
 
-def digest_of(topics: Sequence[str] | str, bodies: Sequence[bytes]) -> str:
+def digest_of(
+    topics: Sequence[str] | str, bodies: Sequence[bytes], keys: Sequence[str] = ()
+) -> str:
     """The digest of the rows of a lane's batch, as a correlation id."""
     made = blake2b(digest_size=_DIGEST_BYTES)
-    texts = [topics] if isinstance(topics, str) else topics
+    texts = [*([topics] if isinstance(topics, str) else topics), *keys]
     # Lengths keep the rows apart. A few calls for many rows: one for each would cost more.
     for part in ([each.encode() for each in texts], bodies):
         for begin in range(0, len(part), _PIECE_ROWS):

@@ -135,7 +135,7 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
         task.batch_id,
         replace(rows, resolved=resolved),
         settings.target,
-        digest=digest_of(rows.topics, rows.bodies) if settings.with_digests else "",
+        digest=digest_of(rows.topics, rows.bodies, rows.keys) if settings.with_digests else "",
         # Run again under its id, a job would not know what an earlier run was told.
         keeps_refusals=bool(settings.checkpoint) or not settings.job_id,
     )

@@ -82,6 +82,11 @@ def test_a_digest_tells_whether_all_rows_are_the_same() -> None:
         check_resume("p", 2, changed, found=digest)
 
 
+def test_a_digest_is_also_of_the_keys_which_are_all_that_a_delete_has() -> None:
+    first, second = (digest_of("t", [b"", b""], keys) for keys in (["a", "b"], ["a", "c"]))
+    assert first != second
+
+
 def test_many_rows_have_a_digest_of_all_of_them() -> None:
     bodies = [b"%d" % number for number in range(3000)]
     assert digest_of("t", bodies) == digest_of(["t"], bodies) != digest_of("t", bodies[:-1])
