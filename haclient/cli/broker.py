@@ -6,7 +6,7 @@ import gc
 import math
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -145,7 +145,7 @@ def _config_of_file(
 
 
 @contextmanager
-def _short_collections() -> Iterator[None]:
+def _short_collections() -> Generator[None]:
     """Let the garbage collector look at an object that has survived a full collection never again.
 
     With a million records a full collection would hold up all clients for a second. What the broker

@@ -269,10 +269,13 @@ class MessageRunner:
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
-        # No policy finishes what the end of the connection may have made fail, in whatever way. An
-        # error that leaves the client's block does so, unless a call of the client has raised it.
+        # No policy finishes what comes again, and what the end of the connection may have made fail
+        # in whatever way. An error that leaves the client's block does so, unless a call of the
+        # client has raised it.
         leaves = self._policy == "raise" or isinstance(error, NeverCalled)
-        is_cut_short = is_only(error, ShuttingDown) or (self._has_ended and not leaves)
+        is_cut_short = self._is_caused_by_end(error)
+        if self._has_ended and not leaves:
+            is_cut_short = is_cut_short or _comes_again(message)
         if not (leaves or is_cut_short):
             try:
                 await self._apply_policy(message, error)
@@ -280,7 +283,7 @@ class MessageRunner:
                 error = raised
             else:
                 return
-        if not (is_cut_short or self._is_caused_by_end(error)):
+        if not (is_cut_short or self._is_caused_by_end(error)):  # a policy has its own errors
             raise error
         self._cut_short(message, error)
 
@@ -326,9 +329,9 @@ class MessageRunner:
         The application may have connected a `Client` again, which continues no subscription.
         """
         status = self._queue.status
-        if status is None or status.reconnects:
-            return status is not None and status.stop_reason is not None
-        return not 0 < self._connection == status.connection
+        if status is None or status.stop_reason is not None:
+            return status is not None
+        return not (status.reconnects or 0 < self._connection == status.connection)
 
     def _is_caused_by_end(self, error: Exception) -> bool:
         """Whether a call of the client has failed since it ends or has ended."""
@@ -369,6 +372,13 @@ class MessageRunner:
             extra={"sub_id": message.sub_id},
         )
         self._log.debug("traceback of this failure", exc_info=error)
+
+
+def _comes_again(message: Message) -> bool:
+    """Whether a message is redelivered after its connection if it is not finished."""
+    lease = message.lease
+    is_leased = isinstance(lease, QueueLease) and not lease.leases.is_once
+    return message.owner is not None or is_leased
 
 
 def _give_back(message: Message, failures: int) -> None:

@@ -21,6 +21,7 @@ from haclient.transport.message_queue import HandlerErrorPolicy
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.record_file import BLOCK_BYTES, GROW_BYTES
 from haclient_stores.disk.files import PAGE_BYTES
+from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Server, answering, close_link, together
 from support.recovery import drop, entered, live
@@ -311,6 +312,61 @@ async def test_no_policy_finishes_what_fails_when_the_connection_is_lost(server:
         may_fail.set()
         await wait_all_tasks_blocked()
         assert store.subscription("s").undiscarded_count == 1
+
+
+@in_virtual_time
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_policy_finishes_what_comes_never_again_although_the_connection_is_lost(
+    server: Server, *, is_lost: bool
+) -> None:
+    """A plain subscription redelivers nothing: without its policy a message would be gone."""
+    asked, began, may_fail = list[bytes](), trio.Event(), trio.Event()
+
+    async def fail(_: Message) -> None:
+        began.set()
+        await may_fail.wait()
+        raise ZeroDivisionError
+
+    def keep(message: Message, _: Exception) -> None:
+        asked.append(message.data)
+
+    async with Client("sub", on_handler_error=keep) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=fail)
+        await peer.publish("s", b"a", b"b")
+        await began.wait()
+        if is_lost:
+            await close_link(client, peer)
+        may_fail.set()
+        await wait_all_tasks_blocked()
+        assert asked == [b"a", b"b"]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("policy", ["discard", "raise"])
+async def test_a_handler_that_waits_while_its_plain_client_is_left_has_not_failed(
+    server: Server, policy: HandlerErrorPolicy
+) -> None:
+    store, began = MemoryBookmarkStore(), trio.Event()
+
+    async def publish(message: Message) -> None:
+        began.set()
+        await client.publish_persisted("results", message.data)
+
+    async with Client(
+        "sub",
+        bookmark_store=store,
+        publish_store=MemoryPublishStore(),
+        on_handler_error=policy,
+        exit_timeout=0,
+    ) as client:
+        peer = await server.log_on(client)
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=publish)
+        await peer.publish("s", b"a", bm="7|1|")
+        await began.wait()
+    assert store.subscription("s").undiscarded_count == 1
 
 
 @in_virtual_time

@@ -244,7 +244,8 @@ class SowDatabase:
         place = LogPlace(int(start_id, 16), Cursor(segment, offset), block, header, next_position)
         if problem := place_problem(self._journal, place):
             raise _Unfit(problem)
-        stored = {text for (text,) in database.execute("select text from definitions")}
+        rows = database.execute("select text from definitions")
+        stored: frozenset[str] = frozenset(text for (text,) in rows)
         known = self._definitions & stored
         with database:
             for (topic,) in database.execute("select distinct topic from records").fetchall():

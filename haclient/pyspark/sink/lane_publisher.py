@@ -448,7 +448,8 @@ async def _verify(connection: _Connection, name: str, batch_id: int, digest: str
         return
     message = found.get("identified")
     if digest and isinstance(message, dict):
-        check_resume(name, batch_id, digest, found=str(message["correlation_id"]))
+        identified = cast("dict[str, object]", message)
+        check_resume(name, batch_id, digest, found=str(identified["correlation_id"]))
 
 
 async def _check_logged(
