@@ -85,13 +85,7 @@ class DamagedJournal(StoreError):
 
 
 def note_damage(reader: SplitReader, split: Split, found: list[Damage]) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a journal (publisher_id, sequence, position), but for damaged pieces.
-
-    Args:
-        reader: Reads them; of a damaged Parquet file, it reads the segment instead.
-        split: The part.
-        found: The damage is added to it.
-    """
+    """The rows of a split (publisher_id, sequence, position); damage is added to `found`."""
     replaced: list[StoreCorrupt] = []
     noting = replace(reader, on_damage=replaced.append)
     for piece in split.pieces:

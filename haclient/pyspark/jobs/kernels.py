@@ -122,12 +122,7 @@ def _count_not_rising(
 def ordered_runs(
     batches: Iterable[pa.RecordBatch], *, max_jump: int = MAX_JUMP
 ) -> Iterator[pa.RecordBatch]:
-    """Summarise rows as a task reads them; a function for `DataFrame.mapInArrow`.
-
-    Args:
-        batches: The columns `ORDER_COLUMNS`, in this order.
-        max_jump: A run ends where the position falls or rises by more than this.
-    """
+    """Summarise rows (`ORDER_COLUMNS`) as a task reads them; for `DataFrame.mapInArrow`."""
     held: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -176,9 +171,6 @@ PUBLISHERS_DDL: Final = (
 
 def publishers_of(runs: DataFrame) -> pa.Table:
     """One row for each publisher: what all its runs say together.
-
-    Args:
-        runs: Summaries.
 
     Returns:
         The columns of `PUBLISHERS_DDL` but the last one; it is small.
@@ -262,10 +254,6 @@ def late_rows(rows: DataFrame, publishers: pa.Table) -> DataFrame:
 
     They are read again, from the suspect runs alone; or from everything of a publisher whose runs
     overlap.
-
-    Args:
-        rows: The rows that were summarised, with any further columns.
-        publishers: The result of `publishers_of`, collected.
 
     Returns:
         Those of `rows`, with the column `highest_before`.

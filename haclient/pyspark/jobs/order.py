@@ -89,10 +89,8 @@ def audit_order(result: Audit, journal: Journal, earlier: Earlier | None, limit:
 def journal_facts(publishers: pa.Table, *, is_whole: bool | None = None) -> dict[str, Any]:
     """Figures about a journal, from the result of `kernels.publishers_of`.
 
-    Args:
-        publishers: The result.
-        is_whole: Whether the journal has its beginning. `None` takes the first row for it, which is
-            wrong where a mark comes before: it has a position, and is no row.
+    Without `is_whole`, the first row is taken for the beginning, which is wrong where a mark comes
+    before: it has a position, and is no row.
     """
     first = pc.min(publishers["first_position"]).as_py()
     return {

@@ -142,13 +142,7 @@ def _rows(result: Audit, name: str) -> Rows:
 
 
 def render(result: Audit, tables: dict[str, Rows], *, title: str) -> str:
-    """The HTML page.
-
-    Args:
-        result: The audit.
-        tables: The rows of its tables that are shown, by name.
-        title: The heading.
-    """
+    """The HTML page; `tables` has the rows that it shows, by the name of the table."""
     parts = [
         f"<h1>{escape(title)}</h1>",
         _verdict(result),
@@ -348,12 +342,7 @@ def _text(value: object) -> str:
 
 
 def plot(lines: Lines, unit: Callable[[float], str]) -> str:
-    """A plot over time as SVG, with its key.
-
-    Args:
-        lines: By name; at most `MAX_SERIES` of them are drawn, and none that is a single point.
-        unit: Makes the text of a value on the axis.
-    """
+    """A plot over time as SVG: at most `MAX_SERIES` lines, and none that is a single point."""
     drawn = [
         (name, points)
         for name, of_one in [*lines.items()][:MAX_SERIES]
@@ -386,11 +375,7 @@ def plot(lines: Lines, unit: Callable[[float], str]) -> str:
 
 
 def histogram(rows: Rows) -> str:
-    """Bars for the rows of `latency_histogram` of one stage, as SVG.
-
-    Args:
-        rows: Each with `bucket`, as `haclient.pyspark.jobs.latency` numbers them, and `messages`.
-    """
+    """Bars for the rows of `latency_histogram` of one stage, as SVG."""
     timed = [(row["bucket"], row["messages"]) for row in rows if row["bucket"] is not None]
     others = sum(row["messages"] for row in rows if row["bucket"] is None)
     note = f"{others:,} took no time or less: the clocks of two machines differ." if others else ""

@@ -76,11 +76,7 @@ def _start(master: str | None) -> SparkSession:
 
 
 def reason_of(text: str) -> str:
-    """The line of an exception's text that says why a job failed.
-
-    Args:
-        text: What PySpark says: its own message, then the traces of Python and Java.
-    """
+    """The line of an exception's text that says why a job failed."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     # The last line of a Python trace has the error that was raised; ours say what to do.
     raised = [line for line in lines if line.startswith(("haclient.", "haclient_", "ValueError: "))]
