@@ -219,7 +219,7 @@ def merge_delta(stored: bytes, delta: bytes, message_type: str = "json") -> byte
 
 def _levels(one: bytes, other: bytes) -> int:
     """How many levels of two bodies are followed."""
-    return MAX_READ_BYTES // (len(one) + len(other))
+    return MAX_READ_BYTES // max(1, len(one) + len(other))
 
 
 def _merge_parts(stored: bytes, delta: bytes, message_type: str) -> bytes:

@@ -173,6 +173,13 @@ def test_key_fields_of_any_depth_are_in_each_delta(keys: tuple[str, ...], change
     assert delta(before, after, keys=tuple(map(parse_path, keys))) == changed
 
 
+@pytest.mark.parametrize("message_type", ["fix", "nvfix"])
+def test_an_empty_message_has_no_fields_to_merge_or_change(message_type: str) -> None:
+    assert merge_delta(b"", b"", message_type) == b""
+    assert Delta(b"", b"", (), message_type).body(Style.DELTA) == b""
+    assert Delta(b"", b"", (), message_type).body(Style.DELTA | Style.NO_EMPTIES) is None
+
+
 def test_messages_that_are_too_deep_are_sent_whole() -> None:
     deep = '{"id":1,"a":' + "[" * 50_000 + "]" * 50_000 + "}"
     assert delta('{"id":1,"a":1}', deep) == deep
