@@ -19,7 +19,15 @@ from haclient.errors import UsageError
 from haclient.pyspark.json_bodies import CORRUPT, BodyParser
 from haclient.pyspark.options import OptionReader, Point
 from haclient.pyspark.rows import check_schema, schema_ddl, select_columns
-from haclient_stores.bookmark import EPOCH, NOW, BookmarkList
+from haclient_stores.bookmark import (
+    EPOCH,
+    NOW,
+    Bookmark,
+    BookmarkList,
+    Epoch,
+    Now,
+    Timestamp,
+)
 
 _PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _NO_TABLE: Final = (
@@ -152,11 +160,11 @@ class SourceOptions:
         ending = read.at_most_one(*self.ending)
         if is_stream and ending:
             raise read.error(ending, "left out: a stream has no end, use Trigger.AvailableNow")
-        end = read.time("endingTimestamp") or read.point("endingBookmark") or NOW
+        end: Point = read.time("endingTimestamp") or read.point("endingBookmark") or NOW
         if isinstance(end, BookmarkList):
             raise read.error("endingBookmark", "one bookmark")
         # A time is where the range ends; a bookmark is its last message.
-        self.end = end
+        self.end: Epoch | Now | Bookmark | Timestamp = end
         self.min_partitions = read.integer("minPartitions", 1)
         self.fails_on_loss = read.flag("failOnDataLoss", default=True)
         self.has_pushdown = read.flag("filterPushdown", default=True) and _is_pushing()

@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 
 from haclient.errors import UsageError
 from haclient.pyspark.amps import AmpsDataSource
-from haclient.pyspark.journal.source import JournalDataSource
+from haclient.pyspark.journal.source import FilteringJournalReader, JournalDataSource
+from haclient.pyspark.server.source import FilteringLogReader
 from haclient.pyspark.sources import LogDataSource
 
 SERVER = {"uri": "tcp://h:1/amps/json", "topic": "a"}
@@ -139,7 +140,7 @@ def test_only_the_worker_that_pushes_filters_gets_a_reader_that_takes_them(
         module = {"__spec__": ModuleSpec(f"pyspark.sql.worker.{worker}", None), "made": made}
         exec("def make(schema): return made.reader(schema)", module)  # noqa: S102  # its caller
         found: DataSourceReader = module["make"](schema)  # type: ignore[operator]  # it was made above
-        return type(found).pushFilters is not DataSourceReader.pushFilters
+        return isinstance(found, FilteringLogReader | FilteringJournalReader)
 
     assert takes_filters("data_source_pushdown_filters")
     assert not takes_filters("plan_data_source_read")
