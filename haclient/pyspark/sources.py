@@ -88,9 +88,6 @@ class Columns:
     def parser(self, schema: StructType | None) -> BodyParser | None:
         """What makes the fields of bodies; `None` where they are not wanted.
 
-        Args:
-            schema: The one that PySpark has made of `ddl`; none in tests.
-
         Raises:
             UsageError: It is another one, or bodies cannot have these fields.
         """
@@ -171,11 +168,7 @@ class SourceOptions:
         self.limit = _read_limit(read) if is_stream else ReadAllAvailable()
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows that a query gets: with the fields of bodies, where they are wanted.
-
-        Args:
-            batches: Rows with the columns `columns`.
-        """
+        """The rows that a query gets: with the fields of bodies, where they are wanted."""
         return batches if self._parser is None else map(self._parser.parse, batches)
 
 

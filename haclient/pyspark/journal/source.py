@@ -86,11 +86,7 @@ class JournalSettings(SourceOptions):
         read.check_unknown()
 
     def is_wanted(self, topic: str) -> bool:
-        """Whether a topic is wanted.
-
-        Args:
-            topic: Its name.
-        """
+        """Whether a topic is wanted."""
         if self._pattern is not None:
             return self._pattern.search(topic) is not None
         return not self.topics or topic in self.topics
@@ -103,9 +99,6 @@ class JournalSettings(SourceOptions):
 
     def first_position(self, log: JournalLog) -> int:
         """The position at which reading begins.
-
-        Args:
-            log: The log.
 
         Raises:
             DataLoss: The position or the bookmark is not there any more.
@@ -126,9 +119,6 @@ class JournalSettings(SourceOptions):
 
     def range_of(self, log: JournalLog) -> RowRange:
         """The rows of a batch.
-
-        Args:
-            log: The log.
 
         Raises:
             DataLoss: The start or the end is not there any more.
@@ -195,11 +185,7 @@ class JournalDataSource(LogDataSource):
 
 
 class JournalRangeReader(DataSourceReader):
-    """Reads a range that ends where the log ended when the query was planned.
-
-    Args:
-        settings: The options.
-    """
+    """Reads a range that ends where the log ended when the query was planned."""
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
@@ -213,9 +199,6 @@ class JournalRangeReader(DataSourceReader):
 
     def range_of(self, log: JournalLog) -> RowRange:
         """The positions and times that are wanted of a log, up to its end.
-
-        Args:
-            log: The log.
 
         Raises:
             DataLoss: It does not have what is wanted.
@@ -265,11 +248,7 @@ class FilteringJournalReader(JournalRangeReader):
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the log as it grows.
-
-    Args:
-        settings: The options.
-    """
+    """Reads the log as it grows."""
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
@@ -360,14 +339,7 @@ def plan(
     wanted: RowRange,
     is_wanted: Callable[[str], bool],
 ) -> list[InputPartition]:
-    """The splits of a range; one without bytes if it has no rows.
-
-    Args:
-        settings: The options.
-        log: The log.
-        wanted: Positions and times of the rows.
-        is_wanted: Whether a topic is wanted, by its name.
-    """
+    """The splits of a range; one without bytes if it has no rows."""
     make = partial(
         plan_splits, log.manifests, wanted, is_wanted, message_type=settings.message_type
     )
@@ -395,10 +367,6 @@ def plan(
 def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.RecordBatch]:
     """The rows of a split, as batches of a limited size.
 
-    Args:
-        settings: The options.
-        split: What to read; PySpark plans `None` where there is nothing.
-
     Raises:
         DataLoss, StoreCorrupt, StoreError: As `SplitReader.read`.
     """
@@ -411,11 +379,7 @@ def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.Re
 
 
 def encode_place(place: JournalPlace) -> dict[str, Any]:
-    """A place as the offset of a stream.
-
-    Args:
-        place: The place.
-    """
+    """A place as the offset of a stream."""
     return {
         "version": OFFSET_VERSION,
         "position": place.position,
@@ -425,9 +389,6 @@ def encode_place(place: JournalPlace) -> dict[str, Any]:
 
 def decode_place(offset: Mapping[str, Any]) -> JournalPlace:
     """Read the offset of a stream back.
-
-    Args:
-        offset: The offset, as PySpark keeps it in the checkpoint.
 
     Raises:
         UsageError: It is of another source, or of a newer version.

@@ -37,11 +37,7 @@ _Piece: TypeAlias = tuple[OffsetPlace, Counted]
 
 
 class ServerLogReader(DataSourceReader):
-    """Reads a range of the log.
-
-    Args:
-        options: What is read.
-    """
+    """Reads a range of the log."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options

@@ -24,11 +24,7 @@ from haclient.streams import Batches
 
 
 class SowReader(DataSourceReader):
-    """Reads the result of a query.
-
-    Args:
-        options: What is read.
-    """
+    """Reads the result of a query."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options

@@ -52,11 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the log from an offset on, batch by batch.
-
-    Args:
-        options: What is read.
-    """
+    """Reads the log from an offset on, batch by batch."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
