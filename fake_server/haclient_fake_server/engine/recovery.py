@@ -118,9 +118,8 @@ def recover(
         limit = end - 1 if confirmed is None else min(confirmed, end - 1)
         consumers.append(_Unconfirmed(log.journal, clock, durability, limit))
     _read_log(log.journal, consumers)
-    if progress is not None:
-        for each in destinations:
-            each.restore(progress, end=end)
+    for each in destinations:
+        each.restore(progress, end=end)
 
 
 def _take(log: LogWriter, routes: Routes, found: Scan) -> None:

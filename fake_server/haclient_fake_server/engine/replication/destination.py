@@ -149,18 +149,18 @@ class Destination:
         self.position = self.acked + 1
         self._cursor = None
 
-    def restore(self, progress: ReplicationProgress, *, end: int) -> None:
+    def restore(self, progress: ReplicationProgress | None, *, end: int) -> None:
         """Take over what an earlier run of this broker knew of the destination.
 
         Args:
-            progress: As `progress` of that run returned it.
+            progress: As `progress` of that run returned it; `None` if there is none.
             end: The next position of the log, which a loss of power may have cut.
         """
-        for known in progress.destinations:
+        self.removals_end = end  # the log may have some that it lacks
+        for known in () if progress is None else progress.destinations:
             if known.address == self.address:
                 self.instance = known.instance
                 self._verified = min(known.position, end - 1)
-                self.removals_end = end  # there may be some behind it
 
     @property
     def progress(self) -> DestinationProgress | None:

@@ -331,6 +331,21 @@ def test_removals_from_queues_are_sent_and_again_after_a_lost_link() -> None:
     assert log.sent_sequences() == []
 
 
+def test_removals_of_an_earlier_run_are_sent_again_to_a_destination_that_was_never_known() -> None:
+    log = Log()
+    log.write((7, 1), source="west")
+    for _ in range(3000):  # a chunk of their own
+        log.log.remove_from_queue("work", "json", [(7, 1, 1)])
+    log.write()
+    log.write((7, 2), body=bytes(CHUNK_BYTES), source="west")
+    log.destination.restore(None, end=log.end)
+    for _ in range(2):  # with a link that is lost before anything is acknowledged
+        log.link({7: 2})
+        sent = [frame for _ in range(4) for frame in log.sent_sequences()]
+        assert [0] * 3000 in sent
+        log.destination.leave()
+
+
 def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() -> None:
     log = Log()
     log.write((7, 1), source="west")
