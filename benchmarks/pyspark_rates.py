@@ -252,7 +252,7 @@ def _prepare(spark: SparkSession, rows: int, scratch: Path) -> DataFrame:
     path = str(scratch / f"input-{rows}")
     made = spark.range(rows).select(
         "id",
-        (sf.col("id") % KEYS).alias("key"),
+        (sf.col("id") % KEYS).alias("customer"),
         sf.concat(
             sf.lit('{"id":'),
             sf.col("id").cast("STRING"),
@@ -270,7 +270,7 @@ def _publish(frame: DataFrame, uri: str) -> None:
         frame,
         uri=uri,
         topic=TOPIC,
-        key="key",
+        key="customer",
         order_by="id",
         lanes=LANES,
         flushTimeoutMs=TIMEOUT_MS,
