@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import pyarrow as pa
 
@@ -166,7 +166,7 @@ def in_tasks(
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for number in batch.column(0).to_pylist():
+            for number in cast("list[int]", batch.column(0).to_pylist()):
                 yield from read(items[number - first])
 
     numbers = spark.range(first, first + len(items), 1, max(1, len(items)))

@@ -222,7 +222,7 @@ def _figures(result: Audit) -> Iterator[str]:
 def _latency(tables: dict[str, Rows]) -> Iterator[str]:
     bars = {stage: [*rows] for stage, rows in _by(tables.get("latency_histogram", []), "stage")}
     for stage, rows in _by(tables.get("latency", []), "stage"):
-        parts = []
+        parts: list[str] = []
         if stage in bars:
             note = "How many messages took how long; the scale of times is logarithmic."
             parts.append(_note(note) + histogram(bars[stage]))
@@ -239,7 +239,9 @@ def _latency(tables: dict[str, Rows]) -> Iterator[str]:
 
 
 def _latency_row(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {k: _duration(v) if k in _DURATIONS and v is not None else v for k, v in row.items()}
+    shown: dict[str, Any] = {
+        k: _duration(v) if k in _DURATIONS and v is not None else v for k, v in row.items()
+    }
     if "publisher_id" in shown:
         shown["publisher_id"] = str(shown["publisher_id"] % 2**64)
     return shown
