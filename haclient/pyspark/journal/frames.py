@@ -129,7 +129,9 @@ class JournalPlan:
         wanted, kind = self.wanted, self.settings.message_type
         topics = self.log.topics(self.settings.is_wanted, message_type=kind)
         paths = [f"file://{_GLOB.sub(_ESCAPED, str(each.path.absolute()))}" for each in files]
-        rows = spark.read.schema(schema_ddl(SEALED_COLUMNS)).parquet(*paths)
+        # Whatever the session says: rows that are missing are an error.
+        strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+        rows = spark.read.schema(schema_ddl(SEALED_COLUMNS)).options(**strict).parquet(*paths)
         if files[0].manifest.first_position < wanted.first_position:
             rows = rows.where(rows["position"] >= wanted.first_position)
         if files[-1].manifest.next_position > wanted.end_position:

@@ -7,11 +7,8 @@ a dot and is overwritten. A file of another journal, as after the journal was re
 again; so is one that is damaged.
 
 A broker with `parquet=True` runs this module as a process of its own at low priority, since a
-thread would hold up its event loop. It can be run by hand beside a broker, or without one::
-
-    python -m haclient.pyspark.journal.sealing DIRECTORY [ARCHIVE] [--compression none] [--verify]
-
-It needs pyarrow and numpy, and neither PySpark nor Java.
+thread would hold up its event loop; `haclient pyspark seal` is for people. Both need pyarrow and
+numpy, and neither PySpark nor Java.
 """
 
 from __future__ import annotations
@@ -65,7 +62,6 @@ from haclient_fake_server.journal.format import (
 from haclient_stores.disk.files import RealDisk, open_new
 
 Compression = Literal["zstd", "none"]
-COMPRESSIONS: Final = ("zstd", "none")
 
 _LOCK_NAME: Final = ".lock"
 _LOW_PRIORITY: Final = 10
@@ -287,14 +283,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m haclient.pyspark.journal.sealing")
     parser.add_argument("directory", type=Path)
     parser.add_argument("archive", type=Path, nargs="?")
-    parser.add_argument("--compression", choices=COMPRESSIONS, default="zstd")
-    parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--compression", choices=("zstd", "none"), default="zstd")
     given = parser.parse_args(arguments)
     try:
-        for path in seal_journal(
-            given.directory, given.archive, compression=given.compression, verify=given.verify
-        ):
-            sys.stdout.write(f"{path}\n")
+        seal_journal(given.directory, given.archive, compression=given.compression)
     except StoreLocked:  # it seals what there is, and is asked again when there is more
         return 0
     except (HAClientError, OSError) as error:
