@@ -74,7 +74,9 @@ class _Format(NamedTuple):
         """
         first, second = self.fields(one), self.fields(other)
         complete: Callable[[bytes], bytes] = bytes
-        if self.is_json and (first is None or second is None):
+        # What is not UTF-8 within an inner object is found only when that is read.
+        is_read = first is not None and second is not None and _is_utf8(one) and _is_utf8(other)
+        if self.is_json and not is_read:
             texts = [each.decode("utf-8", "surrogateescape") for each in (one, other)]
             if not any(_MARK in text for text in texts):
                 first, second = (self.fields(_masked(text)) for text in texts)
@@ -152,6 +154,14 @@ def _masked(text: str) -> bytes:
         return escape if escape[0] == "\\" else f"{_MARK}x{ord(escape) - 0xDC00:02x}"
 
     return _ESCAPE.sub(mark, text).encode()
+
+
+def _is_utf8(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _unmasked(body: bytes) -> bytes:

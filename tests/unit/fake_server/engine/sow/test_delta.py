@@ -41,6 +41,7 @@ from haclient_fake_server.engine.sow.delta import Delta, merge_delta
             b' { "b" : {"y":"\\ud800"} } ',
             b'{"a":1,"b":{"x":1.10,"y":"\\ud800"}}',
         ),
+        (b'{"a":{"b":1,"\xff":1}}', b'{"a":{"c":2}}', b'{"a":{"b":1,"\xff":1,"c":2}}'),
         (b'{"\\ud800":1,"b":{"\xff":1}}', b'{"b":{"c":2}}', b'{"\\ud800":1,"b":{"\xff":1,"c":2}}'),
     ],
 )
