@@ -472,8 +472,9 @@ async def test_a_common_resume_whose_answer_comes_after_that_to_a_later_pause_is
 
 
 @pytest.mark.row("CC22", "CC23")
-async def test_what_is_not_active_is_not_changed() -> None:
+async def test_what_is_not_active_is_not_changed(server: Server) -> None:
     async with Client("c") as client:
+        await server.log_on(client)
         with pytest.raises(UsageError, match="no active subscription 's' to replace"):
             await client.replace("s", filter="/a = 1")
         with pytest.raises(
