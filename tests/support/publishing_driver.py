@@ -44,8 +44,7 @@ GATE = "gate-before-commit-of-{topic}-{batch}"
 """A file: the commit waits while the test holds its lock."""
 
 MARKERS = "markers"
-"""An option of the sink under test: the directory of the marker files."""
-
+"""The directory of the marker files, beside the checkpoints: a sink is told of these."""
 
 PATIENCE_MS = 100_000
 """How long the broker may take for a step, on a machine that is busy."""
@@ -161,7 +160,7 @@ class FaultySource(AmpsDataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        self._markers = options.pop(MARKERS)  # the real one would refuse it
+        self._markers = str(Path(options["checkpointLocation"]).with_name(MARKERS))
 
     @override
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
@@ -237,7 +236,6 @@ def publish(spark: SparkSession, job: Job, stream: Stream, reads: int) -> None:
     writer = (
         writer.option("checkpointLocation", stream.checkpoint)
         .option("flushTimeoutMs", PATIENCE_MS)
-        .option(MARKERS, job.markers)
         .trigger(availableNow=True)
     )
     finish(writer.start)

@@ -26,13 +26,13 @@ import trio
 from haclient.client import Client
 from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark import audit
+from haclient.pyspark import audit, read_journal
 from haclient.pyspark.rows import signed
 from haclient_fake_server.testing.processes import BrokerProcess
 from haclient_stores.bookmark import EPOCH, Epoch
 from support.journals import ModelRow, model_rows
 from support.process import Child
-from support.publishing_driver import COMMIT, GATE, PUBLISHED, READ, Job, Stream
+from support.publishing_driver import COMMIT, GATE, MARKERS, PUBLISHED, READ, Job, Stream
 from support.standalone_cluster import StandaloneCluster, kill_session
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Broker:
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
-        self._process = BrokerProcess(data_dir=journal)
+        self._process = BrokerProcess("--parquet", "--segment-bytes", "1000000", data_dir=journal)
         self._seen = 0
         self._bookmark: str | Epoch = EPOCH  # of the last one that was seen
 
@@ -172,7 +172,7 @@ class World:
     def __init__(self, cluster: StandaloneCluster, folder: Path, broker: Broker) -> None:
         self.cluster = cluster
         self.broker = broker
-        self.markers = folder / "markers"
+        self.markers = folder / MARKERS
         self.markers.mkdir()
         self._folder = folder
 
@@ -360,9 +360,9 @@ def test_every_row_is_once_in_the_journal_and_each_lane_in_order(published: Publ
 def test_the_audit_finds_each_row_where_its_lane_has_to_have_it(
     published: Published, spark: SparkSession
 ) -> None:
-    source = spark.read.format("amps-journal").option("journalPath", str(published.journal))
-    columns = "topic,publisher_id,sequence,position,command,timestamp"
-    journal = source.options(topic=TOPIC, columns=columns).load()
+    columns = ["topic", "publisher_id", "sequence", "position", "command", "timestamp"]
+    journal = read_journal(spark, published.journal, columns=columns, topic=TOPIC)
+    assert [*published.journal.glob("parquet/journal.*")]
     publishes = expected_publishes(spark, published.query_id).persist()  # read several times
     verdict = audit(journal, publishes=publishes)
     assert verdict.is_good, verdict.violations[:5]
