@@ -112,8 +112,7 @@ UNSENT_CHECKS: Final = 16
 queued: counting them for each message would take longer than sending it."""
 
 MAX_UNFINISHED_BYTES: Final = 512 * 2**20
-"""What all connections together may have sent of frames that are not complete; their buffers are up
-to twice as large."""
+"""Bytes of incomplete frames of all connections together; buffers are up to twice as large."""
 
 NO_FILES: Final = BrokerFiles()
 
@@ -163,7 +162,7 @@ class Hub:
         self._rolled = trio.Event()
         self._sealed = trio.Event()
         self._sessions: dict[int, SessionLike] = {}
-        self._unfinished: dict[int, int] = {}  # bytes of long frames that are not complete
+        self._unfinished: dict[int, int] = {}  # bytes of long, incomplete frames
         self._due_sooner = trio.Event()
         self._planned_tick = float("inf")
         self._connections = 0
@@ -311,7 +310,7 @@ class Hub:
         self._apply(self._engine.disconnected(session.number, trio.current_time(), reason))
 
     def unfinished(self, session: SessionLike, size: int) -> None:
-        """Note how much of a frame has come; of too much together, end the connection with most."""
+        """Note how much of a frame has arrived; beyond the limit, end the one with the most."""
         if size <= CAPACITY_BYTES:
             self._unfinished.pop(session.number, None)
             return

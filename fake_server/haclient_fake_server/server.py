@@ -451,10 +451,10 @@ class BrokerServer:
         )
 
     def _append_start(self, files: BrokerFiles) -> None:
-        """Append the start, when nothing refuses it any more, and name it where one is named.
+        """Append the start, when nothing can prevent it any more, and write it to the other files.
 
-        The log knows its last starts only. A broker that is started again and again, since a port
-        is taken or the disk is full, or that is killed each time, must not forget the others.
+        The log knows its last starts only. Failed starts, as with a port in use or a full disk,
+        must not displace them, nor may these files name one that was displaced.
         """
         if isinstance(self._journal, JournalFiles):
             self._journal.append_start()

@@ -146,10 +146,10 @@ def _config_of_file(
 
 @contextmanager
 def _short_collections() -> Generator[None]:
-    """Let the garbage collector look at an object that has survived a full collection never again.
+    """Exempt objects that have survived a full garbage collection from later ones.
 
     With a million records a full collection would hold up all clients for a second. What the broker
-    has stored is in no cycles, so it is freed without the collector.
+    stores is in no reference cycles, so it is freed without the collector.
     """
 
     def freeze(phase: str, info: dict[str, int]) -> None:

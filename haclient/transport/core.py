@@ -192,8 +192,10 @@ class Core:
         if self.connection is not None:
             self._send_acks()
             self.connection.close()
-        for subscription in self.kept:  # first: a handler in a thread may wait for their consumers
-            if subscription not in self.session.router:  # else they end with their connection
+        # Before tasks are cancelled, since a handler in a thread may wait for these consumers.
+        # Subscriptions that the router has end with the connection.
+        for subscription in self.kept:
+            if subscription not in self.session.router:
                 subscription.end(ShuttingDown("the client was left"))
         if nursery is not None:
             nursery.cancel_scope.cancel()

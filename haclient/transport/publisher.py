@@ -415,9 +415,8 @@ class Publisher:
             The number of the last message; without one, that of the last publish before.
         """
         self._thread.check("publish_many")
-        check_many(
-            topics, bodies, expiration, correlation_ids, sow_keys
-        )  # before anything is stored
+        # Before anything is stored.
+        check_many(topics, bodies, expiration, correlation_ids, sow_keys)
         heads = publish_heads(topics, command, expiration, correlation_ids, sow_keys)
         if first_sequence is not None:
             await self._publish_numbered(heads, bodies, first_sequence)

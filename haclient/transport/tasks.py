@@ -110,7 +110,7 @@ def is_of_handler() -> bool:
 
 
 class NeverCalled(UsageError):
-    """A handler cannot be called: no policy for what handlers raise may be asked."""
+    """A handler could not be called, so no policy for errors of handlers applies."""
 
 
 async def call_in_thread(

@@ -269,9 +269,9 @@ class MessageRunner:
         Raises:
             Exception: `error`, if the policy is `raise`; what a policy raised.
         """
-        # No policy finishes what comes again, and what the end of the connection may have made fail
-        # in whatever way. An error that leaves the client's block does so, unless a call of the
-        # client has raised it.
+        # A policy must not finish a message that is redelivered and that may have failed, in
+        # whatever way, because the connection ended. An error that leaves the client's block does
+        # so even then, unless a call of the client has raised it.
         leaves = self._policy == "raise" or isinstance(error, NeverCalled)
         is_cut_short = self._is_caused_by_end(error)
         if self._has_ended and not leaves:

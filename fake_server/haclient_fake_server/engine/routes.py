@@ -44,7 +44,7 @@ MAX_REMEMBERED_MASKS: Final = 256
 """Combinations of matching filters whose groups are kept; beyond it they are all rebuilt."""
 
 SUBSCRIBERS_PER_CHECK: Final = 4
-"""To this many a message is delivered, with their filters, in the time of a pattern's check."""
+"""How many deliveries, with their filters, take as long as one comparison with a pattern."""
 
 MAX_PLANNED_MEMBERS: Final = 1_000_000
 """Subscriptions in the plans of all topics of a message type, about 100 bytes each; beyond it all

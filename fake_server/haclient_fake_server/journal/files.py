@@ -164,7 +164,7 @@ class JournalFiles(JournalReader):
             raise
 
     def _open(self, archive: Path | None) -> None:
-        """Recover the segments; nothing of an earlier process has to be synced after that."""
+        """Recover the segments, and sync what an earlier process has left unsynced."""
         for name in self._disk.listdir(self._directory):
             if name.startswith(SPARE_PREFIX):
                 self._disk.remove(self._directory / name)
@@ -380,7 +380,7 @@ class JournalFiles(JournalReader):
     def close(self) -> None:
         """Seal what is full, leave a manifest of the live segment behind, and close all files.
 
-        The manifest of the live segment only spares the next start to read it.
+        The manifest of the live segment only spares the next start reading that segment.
 
         Raises:
             StoreError: The disk failed.

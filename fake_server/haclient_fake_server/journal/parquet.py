@@ -38,7 +38,7 @@ def parquet_path(directory: Path, number: int) -> Path:
 
 
 def sealing_command(directory: Path, archive: Path | None, compression: str) -> list[str]:
-    """The command that writes the files that are missing."""
+    """The command that writes the missing files."""
     module = "haclient.pyspark.journal.sealing"
     places = map(str, filter(None, (directory, archive)))
     return [sys.executable, "-m", module, *places, "--compression", compression]

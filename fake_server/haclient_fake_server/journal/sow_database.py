@@ -178,7 +178,7 @@ class SowDatabase:
         self._database.close()
 
     def _failure(self, error: Exception) -> StoreError:
-        # SQLite tells that there is no room for its index of memory by this name alone.
+        # That SQLite has no room for its shared-memory file is told by this name alone.
         name = getattr(error, "sqlite_errorname", type(error).__name__)
         return StoreError(f"{self._path}: {error} ({name})")
 

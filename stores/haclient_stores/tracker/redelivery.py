@@ -3,8 +3,8 @@
 An undiscarded entry *awaits redelivery* when no consumer holds it any more: its link was lost while
 it was queued, or its process has died. Its redelivery gets a new number, its *alias*, under which
 the consumer holds it. If that link is lost too, the entry awaits redelivery again and its last
-alias is *superseded*: a discard under it still counts, not one under an earlier alias. To keep all
-aliases would take room for every queued message at every lost link. Pure.
+alias is *superseded*: a discard under it still counts, one under an earlier alias does not. Keeping
+all aliases would take memory for every queued message at every lost link. Pure.
 
 A log is read back without `exempt`: then more awaits redelivery than in the process that wrote it.
 A discard counts under the same numbers all the same, and a process that has ended holds nothing.

@@ -33,13 +33,13 @@ Pairs: TypeAlias = "list[tuple[str, str | bytes]]"
 
 MAX_FIELDS: Final = 50_000
 """Values of a body, or parts of a composite one, which Python takes apart one by one: a body with
-more is as a damaged one."""
+more counts as damaged."""
 
 MAX_PARSED_BYTES: Final = 16 * 2**20
-"""A longer body is as a damaged one, too."""
+"""A longer body counts as damaged, too."""
 
 MAX_MSGPACK_BYTES: Final = 2**19
-"""A longer body of MessagePack is, whose values cannot be counted before they are parsed."""
+"""The same for MessagePack, whose values cannot be counted without parsing."""
 
 TOO_LARGE: Final = (
     f"a body with more than {MAX_FIELDS} values or {MAX_PARSED_BYTES} bytes, "
@@ -47,7 +47,7 @@ TOO_LARGE: Final = (
 )
 
 _MARKS: Final = (b",", b"[", b"{", b"\x01")
-"""What is before or behind each value; those within texts count, too."""
+"""What separates values; those within texts count, too."""
 
 COMPOSITE_PREFIX: Final = "composite-"
 """What the names of composite message types begin with."""

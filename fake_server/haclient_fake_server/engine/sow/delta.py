@@ -40,7 +40,7 @@ from haclient_fake_server.engine.filters.bodies import (
 from haclient_fake_server.engine.filters.document import Path
 
 MAX_READ_BYTES: Final = 64 * 2**20
-"""What is read of two bodies for a delta: each level of one that is read again costs its size."""
+"""What is read of two bodies for a delta: each level is read again and costs up to their size."""
 
 Fields: TypeAlias = dict[str, msgspec.Raw]
 Changed: TypeAlias = "dict[str, msgspec.Raw | Changed]"
@@ -55,7 +55,7 @@ class _Format(NamedTuple):
         null: How a field of some name is written that has no value.
         value: What is written, parsed; raises `ValueError` where only its bytes can be compared.
         has_levels: Whether the value of a field may have fields.
-        is_json: Whether bodies are text that `read` may have to be given in another form.
+        is_json: Whether bodies are JSON, which may have to be masked before it can be read.
     """
 
     read: Callable[[bytes | msgspec.Raw], Fields]
@@ -68,9 +68,11 @@ class _Format(NamedTuple):
     def pair(
         self, one: bytes, other: bytes
     ) -> tuple[Fields, Fields, Callable[[bytes], bytes]] | None:
-        """The fields of two bodies, and what completes a body that is written of them.
+        """Read two bodies.
 
-        It is `None` if one of the bodies has no fields.
+        Returns:
+            The fields of both, and a function that restores what was masked in a body that is
+            written of them; `None` if one of the bodies has no fields.
         """
         first, second = self.fields(one), self.fields(other)
         complete: Callable[[bytes], bytes] = bytes
@@ -129,7 +131,7 @@ def _pairs_format(message_type: str) -> _Format:
 
 
 _MARK: Final = "\U0010ffff"
-"""No character; a text that has it is not masked."""
+"""No character: it begins a mask. A text that contains it is not masked."""
 
 _HALF_CHARS: Final = 6
 _ESCAPE: Final = re.compile(  # a set comes first, so that all else is passed fast
@@ -137,14 +139,14 @@ _ESCAPE: Final = re.compile(  # a set comes first, so that all else is passed fa
         "H", "[0-9a-fA-F]{2}"
     )
 )
-"""A character, two halves of one or half of one that is escaped; or a byte that is not UTF-8."""
+"""An escape, which may be a surrogate pair or a lone surrogate; or a byte that is not UTF-8."""
 _MASKED: Final = re.compile(f"{_MARK}(?:(u....)|x(..))")
 
 
 def _masked(text: str) -> bytes:
-    """A text in which marks are for what filters can read, and msgspec cannot.
+    """Mask what filters can read, and msgspec cannot.
 
-    That is half of a character, as in a text that was cut within one, or a byte that is not UTF-8.
+    That is a lone surrogate, as in a text that was cut within a pair, or a byte that is not UTF-8.
     """
 
     def mark(found: re.Match[str]) -> str:
