@@ -21,10 +21,11 @@ from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.pieces import wanted_manifests
 from haclient.pyspark.journal.records import MAX_TIME_US, RowRange
-from haclient.pyspark.journal.sealed import SealedFile, sealed_file
+from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.options import JOURNAL
 from haclient.pyspark.rows import SEALED_COLUMNS, schema_ddl
+from haclient_fake_server.journal.format import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,7 +106,7 @@ class JournalPlan:
         chosen = wanted_manifests(
             self.log.manifests, wanted, settings.is_wanted, message_type=settings.message_type
         )
-        files = {each.number: self._whole_file(each.number, verify=verify) for each in chosen}
+        files = {each.number: self._whole_file(each, verify=verify) for each in chosen}
         for is_sealed, group in groupby(chosen, lambda each: files[each.number] is not None):
             manifests = [*group]
             if is_sealed:
@@ -114,8 +115,9 @@ class JournalPlan:
                 first = max(wanted.first_position, manifests[0].first_position)
                 yield range(first, min(wanted.end_position, manifests[-1].next_position))
 
-    def _whole_file(self, number: int, *, verify: bool) -> SealedFile | None:
-        file = sealed_file(self.log.directory, number, self.log.origins[number])
+    def _whole_file(self, manifest: Manifest, *, verify: bool) -> SealedFile | None:
+        extent = Extent.of(manifest)
+        file = extent and sealed_file(self.log.directory, manifest.number, extent)
         if file is not None and verify:
             try:
                 file.checked.check()

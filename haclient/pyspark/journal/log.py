@@ -45,9 +45,10 @@ from haclient.pyspark.journal.records import (
     headers_at,
     record_offsets,
 )
-from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file
+from haclient.pyspark.journal.sealed import SealedFile, sealed_file
 from haclient.pyspark.rows import DataLoss, printable
 from haclient_fake_server.journal.format import (
+    BLOCK_HEADER_BYTES,
     COMPRESSED_SUFFIX,
     INDEX_STRIDE_BYTES,
     SEGMENT_HEADER_BYTES,
@@ -215,7 +216,6 @@ class JournalLog:
     Attributes:
         manifests: What the segments hold, in order.
         starts: The most recent starts of the log, the youngest last.
-        origins: By segment, when it was begun and by which instance.
     """
 
     def __init__(
@@ -224,13 +224,13 @@ class JournalLog:
         self.directory = directory
         self.manifests: list[Manifest] = []
         self.starts: list[LogStart] = []
-        self.origins: dict[int, Origin] = {}
         self._instance = instance
         self._takes_removed = sealed
         self._removed: dict[int, SealedFile] = {}
         self._complete: dict[int, Manifest] = {}
         self._scans: dict[int, _Scan] = {}
         self._prologues: dict[int, Sequence[LogStart]] = {}
+        self._heads: dict[int, bytes] = {}
 
     @property
     def first_position(self) -> int:
@@ -253,7 +253,7 @@ class JournalLog:
         for attempt in range(1, 1 + _ATTEMPTS):
             try:
                 self._refresh(self._numbers())
-            except (FileNotFoundError, StoreCorrupt):
+            except (FileNotFoundError, StoreCorrupt, DataLoss):
                 # The broker may remove the oldest segments in the meantime.
                 if attempt == _ATTEMPTS:
                     raise
@@ -495,6 +495,9 @@ class JournalLog:
         return numbers
 
     def _refresh(self, numbers: list[int]) -> None:
+        known = [number for number in numbers if number in self._heads]
+        if known and self._head(known[-1]) != self._heads[known[-1]]:  # another log is here now
+            self._heads, self._complete, self._scans, self._prologues = {}, {}, {}, {}
         manifests: list[Manifest] = []
         for number in numbers:
             manifest = self._complete.get(number)
@@ -522,10 +525,9 @@ class JournalLog:
                 file = sealed_file(self.directory, number)
             if file is None or file.manifest.next_position != following.first_position:
                 break
-            (created_us, instance_id), follower = file.origin, self.origins[following.number]
-            if instance_id != follower.instance_id or created_us > follower.created_us:
+            starts = found[0].starts if found else self._first_starts(following)
+            if not file.starts or file.starts[-1] not in starts:
                 break  # another log was here
-            self.origins[number] = file.origin
             following = file.manifest
             found.insert(0, file)
         return {file.manifest.number: file for file in found}
@@ -535,7 +537,6 @@ class JournalLog:
         scan = self._scans.get(number)
         if scan is None:
             header = self._header(path, number)
-            self.origins[number] = Origin(header.created_us, header.instance_id)
             manifest = None if is_last else self._sealed_manifest(number)
             if manifest is not None:
                 return manifest
@@ -543,12 +544,17 @@ class JournalLog:
         scan.extend()
         return scan.manifest
 
-    def _header(self, path: Path, number: int) -> SegmentHeader:
+    def _head(self, number: int) -> bytes:
+        """The header of a segment and of its first block, which has the checksum of a start."""
+        path = self.directory / segment_name(number)
         try:
             with open_segment(path) as file:
-                data = file.read(SEGMENT_HEADER_BYTES)
+                return file.read(SEGMENT_HEADER_BYTES + BLOCK_HEADER_BYTES)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise StoreCorrupt(path, 0, f"cannot be decompressed: {error}") from error
+
+    def _header(self, path: Path, number: int) -> SegmentHeader:
+        self._heads[number] = data = self._head(number)
         try:
             header = SegmentHeader.decode(data)
         except NewerVersionError:

@@ -27,7 +27,7 @@ from haclient.pyspark.journal.records import (
     record_offsets,
     rows_of,
 )
-from haclient.pyspark.journal.sealed import Origin, SealedFile, sealed_file, warn
+from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file, warn
 from haclient.pyspark.rows import DataLoss, arrow_schema
 
 MIN_SEALED_ROWS: Final = 25_000
@@ -45,14 +45,15 @@ class Split:
         wanted: Positions and times of the rows.
         topics: By topic id, the topics that are wanted.
         has_all_topics: No record has another topic.
-        origins: By segment, what tells its Parquet file from one of another journal.
+        extents: By segment, what tells its Parquet file from one of another journal; `None` where
+            it was not sealed when the query was planned: a file is of before a restore, perhaps.
     """
 
     pieces: tuple[Piece, ...]
     wanted: RowRange
     topics: Mapping[int, str]
     has_all_topics: bool
-    origins: Mapping[int, Origin]
+    extents: Mapping[int, Extent | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,10 @@ class SplitReader:
             first_position=max(split.wanted.first_position, piece.first_position),
             end_position=min(split.wanted.end_position, piece.next_position),
         )
-        origin = split.origins[piece.segment]
-        file = sealed_file(self.directory, piece.segment, origin, on_damage=self.on_damage)
+        extent = split.extents[piece.segment]
+        file = None if extent is None else self._worthy_file(piece.segment, extent, wanted)
         damage: StoreError | None = None
-        if file is not None and _is_worth(file, wanted):
+        if file is not None:
             try:
                 for next_position, table in file.read(
                     self._names(wanted, topics), wanted.first_position, wanted.end_position
@@ -120,12 +121,17 @@ class SplitReader:
             if damage is not None:
                 raise damage from error
             # It was removed, which a broker that seals does only when the file is there.
-            file = sealed_file(self.directory, piece.segment, origin)
+            file = sealed_file(self.directory, piece.segment, extent)
             if file is None:
                 raise
             names = self._names(wanted, topics)
             for _, table in file.read(names, wanted.first_position, wanted.end_position):
                 yield from self._batches(table, wanted, topics)
+
+    def _worthy_file(self, number: int, extent: Extent, wanted: RowRange) -> SealedFile | None:
+        file = sealed_file(self.directory, number, extent, on_damage=self.on_damage)
+        few = min(MIN_SEALED_ROWS, extent.next_position - extent.first_position)
+        return file if wanted.end_position - wanted.first_position >= few else None
 
     def _read_journal(
         self, piece: Piece, wanted: RowRange, topics: Topics
@@ -157,9 +163,3 @@ class SplitReader:
         schema = arrow_schema(self.columns)
         for batch in table.select([*self.columns]).to_batches():
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-
-
-def _is_worth(file: SealedFile, wanted: RowRange) -> bool:
-    count = wanted.end_position - wanted.first_position
-    manifest = file.manifest
-    return count >= min(MIN_SEALED_ROWS, manifest.next_position - manifest.first_position)

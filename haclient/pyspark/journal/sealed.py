@@ -3,8 +3,8 @@
 A sealed segment never changes. `haclient.pyspark.journal.sealing` writes it to a file of its own,
 `parquet/journal.00000001.parquet` in the journal's directory: the columns of the sources and
 `topic_id`, a row for each message and delete, in the order of positions. The metadata of the file
-has the manifest of the segment, who began it and when, and the starts of the log in it. So the file
-serves as well when the segment was removed, and is never taken for one of another journal.
+has the manifest of the segment and the starts of the log in it. So the file serves as well when the
+segment was removed, and is never taken for one of another journal.
 
 Parquet has checksums of pages, and none of what says where they are and how long. So a list of
 checksums of all bytes lies beside the file, in the form of Hadoop's local file system: by it, the
@@ -33,7 +33,6 @@ from haclient_fake_server.journal.format import (
     JournalFormatError,
     LogStart,
     Manifest,
-    SegmentHeader,
     segment_name,
 )
 
@@ -145,11 +144,25 @@ class CheckedFile:
         self.check(at - length)
 
 
-class Origin(NamedTuple):
-    """What tells a segment from one of another journal: when it was begun, and by whom."""
+class Extent(NamedTuple):
+    """What tells a sealed segment from one of another journal: where and when it begins and ends.
 
-    created_us: int
-    instance_id: int
+    (Its header does not: the first segment of every log says that it was begun at 0.)
+    """
+
+    first_position: int
+    next_position: int
+    data_bytes: int
+    first_us: int
+    last_us: int
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> Extent | None:
+        """That of a segment; `None` while it is not sealed."""
+        if not manifest.sealed:
+            return None
+        first, after = manifest.first_position, manifest.next_position
+        return cls(first, after, manifest.data_bytes, manifest.first_us, manifest.last_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +171,11 @@ class SealedFile:
 
     Attributes:
         checked: The file.
-        origin: When its segment was begun, and by which instance.
         manifest: What the segment holds.
         starts: The starts of the log in it.
     """
 
     checked: CheckedFile
-    origin: Origin
     manifest: Manifest
     starts: tuple[LogStart, ...]
     _footer: pq.FileMetaData
@@ -175,11 +186,9 @@ class SealedFile:
         return self.checked.path
 
     @staticmethod
-    def describe(header: SegmentHeader, manifest: Manifest, starts: Sequence[LogStart]) -> bytes:
+    def describe(manifest: Manifest, starts: Sequence[LogStart]) -> bytes:
         """What the metadata of the file of a segment has."""
         values = {
-            "created_us": header.created_us,
-            "instance_id": header.instance_id,
             "manifest": manifest.to_json(),
             "starts": [(each.id, each.first_position, each.boot_id.hex()) for each in starts],
         }
@@ -204,7 +213,6 @@ class SealedFile:
             said = cast("dict[str, Any]", json.loads(texts[METADATA]))
             return cls(
                 checked,
-                Origin(said["created_us"], said["instance_id"]),
                 Manifest.from_json(said["manifest"]),
                 tuple(LogStart(id_, at, bytes.fromhex(boot)) for id_, at, boot in said["starts"]),
                 footer,
@@ -267,7 +275,7 @@ def warn(error: OSError | StoreError) -> None:
 def sealed_file(
     directory: Path,
     number: int,
-    origin: Origin | None = None,
+    extent: Extent | None = None,
     *,
     on_damage: Callable[[StoreCorrupt], None] = warn,
 ) -> SealedFile | None:
@@ -276,7 +284,7 @@ def sealed_file(
     Args:
         directory: Where the journal is.
         number: The segment.
-        origin: Of the segment, where it is known: a file of another journal does not count.
+        extent: Of the segment, where it is known: a file of another journal does not count.
         on_damage: Called when it is damaged: its segment is read instead.
     """
     path = sealed_path(directory, number)
@@ -290,5 +298,5 @@ def sealed_file(
     except OSError as error:
         warn(error)
         return None
-    is_it = found.manifest.number == number and origin in {None, found.origin}
+    is_it = found.manifest.number == number and extent in {None, Extent.of(found.manifest)}
     return found if is_it else None

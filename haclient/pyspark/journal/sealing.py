@@ -39,7 +39,7 @@ from haclient.pyspark.journal.sealed import (
     BYTES_PER_GROUP,
     METADATA,
     ROWS_PER_GROUP,
-    Origin,
+    Extent,
     SealedFile,
     checksums,
     sealed_path,
@@ -144,10 +144,10 @@ def _seal(
         head = file.read(SEGMENT_HEADER_BYTES)
     target = sealed_path(directory, number)
     try:
-        header = SegmentHeader.decode(head)
-        if _is_done(target, header, verify=verify):
+        SegmentHeader.decode(head)  # refuses a newer version
+        if _is_done(target, manifest, verify=verify):
             return None
-        _write(target, _SegmentReader(source, header, manifest), compression)
+        _write(target, _SegmentReader(source, manifest), compression)
     except NewerVersionError as error:
         raise StoreError(f"{source}: {error.what}") from error
     except JournalFormatError as error:  # damage in what was sealed, and so synced
@@ -170,7 +170,7 @@ def _manifest(path: Path) -> Manifest | None:
         return None
 
 
-def _is_done(target: Path, header: SegmentHeader, *, verify: bool) -> bool:
+def _is_done(target: Path, manifest: Manifest, *, verify: bool) -> bool:
     try:
         found = SealedFile.open(target)
         if verify:
@@ -180,8 +180,7 @@ def _is_done(target: Path, header: SegmentHeader, *, verify: bool) -> bool:
     except (OSError, StoreCorrupt) as error:
         _log.warning("%s: it is written again", error)
         return False
-    origin = Origin(header.created_us, header.instance_id)
-    return (found.manifest.number, found.origin) == (header.number, origin)
+    return Extent.of(found.manifest) == Extent.of(manifest)
 
 
 @dataclass(slots=True)
@@ -190,13 +189,11 @@ class _SegmentReader:
 
     Attributes:
         path: Its file.
-        header: Its header.
         manifest: What it holds.
         starts: The starts of the log that were found in it.
     """
 
     path: Path
-    header: SegmentHeader
     manifest: Manifest
     starts: dict[LogStart, None] = field(default_factory=dict[LogStart, None])
 
@@ -241,7 +238,7 @@ def _write(target: Path, source: _SegmentReader, compression: Compression) -> No
         ) as writer:
             for table in _groups(source.batches()):
                 writer.write_table(table, row_group_size=table.num_rows)
-            said = SealedFile.describe(source.header, source.manifest, [*source.starts])
+            said = SealedFile.describe(source.manifest, [*source.starts])
             writer.add_key_value_metadata({METADATA.decode(): said.decode()})
         file.flush()
         os.fsync(file.fileno())

@@ -38,6 +38,7 @@ from haclient.pyspark.journal.log import JournalLog, JournalPlace
 from haclient.pyspark.journal.pieces import plan_splits
 from haclient.pyspark.journal.reading import Split, SplitReader
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange
+from haclient.pyspark.journal.sealed import Extent
 from haclient.pyspark.options import JOURNAL, OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
@@ -350,6 +351,7 @@ def plan(
         splits = make(smaller)
     topics = log.topics(is_wanted, message_type=settings.message_type)
     has_all = len(topics) == len(log.topics(lambda _: True))
+    extents = {each.number: Extent.of(each) for each in log.manifests}
     return [
         InputPartition(
             Split(
@@ -357,7 +359,7 @@ def plan(
                 wanted,
                 topics,
                 has_all,
-                {each.segment: log.origins[each.segment] for each in pieces},
+                {each.segment: extents[each.segment] for each in pieces},
             )
         )
         for pieces in splits or [()]

@@ -205,6 +205,54 @@ def test_a_file_of_another_journal_is_not_read(tmp_path: Path) -> None:
     assert read(tmp_path / "new") == model(tmp_path / "new")
 
 
+def write_later(folder: Path, start_id: int) -> JournalWriter:
+    """As `write`, with the same positions and sizes, by a broker that was started later."""
+    writer = JournalWriter(folder, segment_bytes=SEGMENT, start_id=start_id)
+    writer.now_us += 3600 * 10**6
+    append(writer, COUNT)
+    return writer
+
+
+def replace_journal(folder: Path, source: Path | None = None) -> None:
+    """Replace all but the Parquet files."""
+    for path in folder.glob("journal.*"):
+        path.unlink()
+    for path in [] if source is None else source.glob("journal.*"):
+        shutil.copy(path, folder)
+
+
+def test_no_file_of_a_journal_that_was_there_before_is_read(tmp_path: Path) -> None:
+    write(tmp_path).close()
+    old = seal_journal(tmp_path)
+    replace_journal(tmp_path)
+    writer = write_later(tmp_path, 5)
+    assert read(tmp_path) == model(tmp_path)
+    for number in range(1, 4):  # the files that are left of these are those of before
+        writer.files.forget_oldest()
+        writer.files.remove_files(number)
+    assert read(tmp_path) == model(tmp_path)
+    assert seal_journal(tmp_path) == old[3:]
+    assert read(tmp_path) == model(tmp_path)
+
+
+def test_no_file_of_a_segment_is_read_that_was_sealed_after_the_backup_that_is_restored(
+    tmp_path: Path,
+) -> None:
+    folder, backup = tmp_path / "journal", tmp_path / "backup"
+    writer = write(folder, 300)
+    live = writer.files.live.number
+    shutil.copytree(folder, backup)
+    append(writer, 600)
+    writer.close()
+    seal_journal(folder)
+    assert sealed_path(folder, live).exists()
+    replace_journal(folder, backup)
+    writer = write_later(folder, 5)
+    assert read(folder) == model(folder)
+    seal_journal(folder)
+    assert read(folder) == model(folder)
+
+
 def test_a_stream_goes_on_where_removed_segments_are_left_as_parquet(tmp_path: Path) -> None:
     write(tmp_path)
     settings = JournalSettings({"journalPath": str(tmp_path), "startingBookmark": "EPOCH"})

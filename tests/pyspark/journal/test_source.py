@@ -509,6 +509,23 @@ def test_a_stream_never_goes_on_in_another_log(tmp_path: Path) -> None:
         other.latestOffset(end, other.getDefaultReadLimit())
 
 
+@pytest.mark.row("SS9")
+@pytest.mark.parametrize("count", [200, 700])
+def test_a_running_stream_notices_that_its_log_was_replaced(tmp_path: Path, count: int) -> None:
+    folder = tmp_path / "journal"
+    write(folder).close()
+    source = stream(folder)
+    end = source.latestOffset(source.initialOffset(), source.getDefaultReadLimit())
+    shutil.rmtree(folder)
+    writer = JournalWriter(folder, segment_bytes=64 * 1024, start_id=5)
+    writer.now_us += 1
+    for _ in range(count):  # fewer segments than before, or as many
+        writer.append([message(b"x" * 100)])
+    writer.close()
+    with pytest.raises(DataLoss, match="is another log than the one that was read"):
+        source.latestOffset(end, source.getDefaultReadLimit())
+
+
 @pytest.mark.parametrize(
     ("offset", "message"),
     [
