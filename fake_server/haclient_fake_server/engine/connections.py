@@ -430,6 +430,8 @@ class BookmarkSubscription(Subscription):
         paused: Whether the subscriber has asked to wait.
         fully_durable: Whether it receives only records that are safe on all synchronous
             destinations.
+        fell_back: Whether it has left the live stream since its connection had too much to send:
+            then it follows the end of the log until there is a message for it.
         cursor: Where replay reads next, `None` to seek `position`.
         ahead: With a pace or a group: records that were read and are not sent yet, the last first.
         position: The first position that it has not passed.
@@ -462,6 +464,7 @@ class BookmarkSubscription(Subscription):
         "covered",
         "cursor",
         "end",
+        "fell_back",
         "fully_durable",
         "group",
         "heads",
@@ -489,6 +492,7 @@ class BookmarkSubscription(Subscription):
         self.covered: Mapping[int, int] = {}
         self.paused = False
         self.fully_durable = False
+        self.fell_back = False
         self.cursor: Cursor | None = None
         self.ahead: list[Record] = []
         self.position = 0

@@ -4,8 +4,8 @@ A subscription in phase REPLAY has a cursor, and each `pump` turns the next chun
 frames; the shell pumps a connection only while its outgoing buffer has room. When the chunk was the
 last one the subscription goes LIVE in the same call: `pump` runs between batches, so nothing can be
 published between the last record read and the first one sent live. When its connection's buffer
-exceeds the high-water mark, it returns to REPLAY at exactly the next position. The log is the
-buffer; the broker keeps no other state.
+exceeds the high-water mark, it returns to REPLAY at exactly the next position, and reads on when
+there is a message for it. The log is the buffer; the broker keeps no other state.
 
 A subscription with a `rate` goes through the log at its `ReplayPace`, one record at a time: it is
 *held* until its next message is due. That ends when it goes live.
@@ -17,8 +17,9 @@ A subscription that begins with a query of the past keeps its place in phase QUE
 receives nothing and may be paused, changed and ended, until the query was answered.
 
 Subscriptions with an end of their own, and `fully_durable` ones, never go live: they wait at the
-end of the log. A batch wakes those that subscribe to the topic of one of its records. The others
-follow the end without reading, so they cost a batch nothing.
+end of the log, as do those that left the live stream. A batch wakes those that subscribe to the
+topic of one of its records. The others follow the end without reading, so they cost a batch
+nothing.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ class Replay:
     def fall_back(self, connection: Connection) -> None:
         """The connection's buffer is full: live bookmark subscriptions read the log from here."""
         for item in tuple(connection.live_replays.values()):
+            item.fell_back = True
             self.detach(item)
 
     def detach(self, item: BookmarkSubscription) -> None:
@@ -329,7 +331,7 @@ class Replay:
         """Whether there is more to read for a subscription, or it can go live."""
         if item.fully_durable:
             return item.position < self._durability.end_of_durable(self._log.position)
-        return item.position < self._log.position or not item.bounded
+        return item.position < self._log.position or not (item.bounded or item.fell_back)
 
     def _advance(self, members: Sequence[BookmarkSubscription]) -> int:
         """Send the next chunk of a replay, record by record to each of its subscriptions.
@@ -537,7 +539,8 @@ class Replay:
         self._leave_group(item)
         if item.fully_durable:
             return
-        item.phase = Phase.LIVE
+        item.phase, item.fell_back = Phase.LIVE, False
+        self._following.pop(item.number, None)
         self._conflation.arm(item)
         item.cursor = item.heads = None
         item.connection.live_replays[item.number] = item

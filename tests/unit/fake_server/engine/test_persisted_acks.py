@@ -116,6 +116,23 @@ def test_many_acks_are_sent_in_turns() -> None:
 
 
 @pytest.mark.usefixtures("_few_acks_per_turn")
+def test_the_more_subscriptions_there_are_the_less_often_all_of_them_are_acknowledged() -> None:
+    world = World()
+    reader, publisher = world.client("reader"), world.client("pubber")
+    count = 8 * ACKS_PER_TURN
+    for number in range(count):
+        reader.subscribe(str(number), bm="0|1|", a="persisted", t=f"t{number}")
+    publisher.publish(1, a="")
+    world.advance(10)
+    assert len(reader.acks()) == count
+    publisher.publish(2, a="")
+    world.advance(8 * persisted_acks.REST_S - 0.1)
+    assert reader.acks() == []
+    world.advance(0.1)
+    assert [ack.bookmark for ack in reader.acks()] == [f"{PUBBER}|2|"] * count
+
+
+@pytest.mark.usefixtures("_few_acks_per_turn")
 def test_a_subscription_that_ends_during_a_turn_gets_no_ack() -> None:
     world = World()
     reader = world.client("reader")

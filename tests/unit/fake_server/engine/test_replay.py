@@ -189,17 +189,31 @@ def test_a_reader_over_its_high_water_mark_falls_back_to_the_log_and_misses_noth
     assert shape(reader.take()) == ["2", "3", "4"]
 
 
-def test_a_reader_over_its_high_water_mark_without_a_backlog_goes_live_again() -> None:
+@pytest.mark.row("RB9", "RB13")
+@pytest.mark.parametrize("topic", ["quiet", "^qui"])
+def test_idle_subscriptions_of_a_reader_over_its_high_water_mark_do_not_read_the_log(
+    topic: str,
+) -> None:
     world = World()
     reader, publisher = world.client("reader"), world.client("pubber")
     reader.subscribe(bm="0", a="")
-    reader.subscribe("2", a="")
-    world.engine.over_high_water(reader.number)
-    assert world.engine.has_backlog(reader.number)
-    world.replay_backlog(reader)
+    for number in range(2, 100):
+        reader.subscribe(str(number), bm="0", a="", t=topic)
+    reader.stalled = True
+    for number in (1, 2, 3):
+        world.engine.over_high_water(reader.number)
+        publisher.publish(number, b"%d" % number)
+    reader.stalled = False
+    world.apply(world.engine.pump(reader.number, world.now))
+    assert shape(reader.take()) == ["1", "2", "3"]
     assert not world.engine.has_backlog(reader.number)
-    publisher.publish(1, b"1")
-    assert shape(reader.take()) == ["1", "1"]
+    publisher.publish(4, b"4")
+    publisher.publish(5, b"5", t="quiet")
+    world.replay_backlog(reader)
+    assert shape(reader.take()) == ["4"] + ["5"] * 98
+    publisher.publish(6, b"6", t="quiet")
+    (message,) = reader.take()  # they are live again, and share it
+    assert len(message.sub_ids) == 98
 
 
 @pytest.mark.row("OP4", "CC23")
