@@ -183,7 +183,7 @@ class BodyParser:
                 ),
             )
             text.decode()
-        except (pa.ArrowInvalid, ValueError):
+        except (pa.ArrowInvalid, ValueError, RecursionError):
             return None
         return found if found.num_rows == len(bodies) else None
 
