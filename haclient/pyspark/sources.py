@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import time
 from collections.abc import Iterator
 from typing import Final
 
@@ -148,12 +149,16 @@ class SourceOptions:
             self._read_range(read, is_stream=is_stream)
 
     def _read_range(self, read: OptionReader, *, is_stream: bool) -> None:
-        read.at_most_one(*self.starting)
+        starting = read.at_most_one(*self.starting)
         self.start: Point = (
             read.time("startingTimestamp")
             or read.point("startingBookmark")
             or (NOW if is_stream else EPOCH)
         )
+        since_us = self.start.microseconds if isinstance(self.start, Timestamp) else 0
+        if is_stream and starting and since_us > time.time_ns() // 1000:
+            # A stream begins at a place in the log, and what comes next is earlier.
+            raise read.error(starting, "a time that has passed: start the stream then")
         ending = read.at_most_one(*self.ending)
         if is_stream and ending:
             raise read.error(ending, "left out: a stream has no end, use Trigger.AvailableNow")
