@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import groupby
 from pathlib import Path
@@ -68,6 +67,7 @@ def read_journal(
     if any(name.lower() == "bodyschema" for name in given):
         raise UsageError("read_journal has no bodySchema: give what it returns to parse_json")
     settings = JournalSettings(given)
+    given["journalPath"] = str(settings.path.absolute())  # workers have another directory
     log = settings.open_log()
     plan = JournalPlan(settings, log, JournalRangeReader(settings).range_of(log))
     kept = {n: v for n, v in given.items() if not n.lower().startswith(("starting", "ending"))}
@@ -162,11 +162,7 @@ class JournalPlan:
     def _in_time(self, rows: DataFrame) -> DataFrame:
         wanted = self.wanted
         if wanted.from_us > -MAX_TIME_US:
-            rows = rows.where(rows["timestamp"] >= _moment(wanted.from_us))
+            rows = rows.where(f"timestamp >= timestamp_micros({wanted.from_us}L)")
         if wanted.until_us < MAX_TIME_US:
-            rows = rows.where(rows["timestamp"] < _moment(wanted.until_us))
+            rows = rows.where(f"timestamp < timestamp_micros({wanted.until_us}L)")
         return rows
-
-
-def _moment(microseconds: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)

@@ -12,6 +12,7 @@ and pickles it into the tasks; tasks use its settings alone.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -50,6 +51,8 @@ MAX_PARTITION_BYTES: Final = 128 * 2**20
 
 OFFSET_VERSION: Final = 1
 
+_LOCAL_URI: Final = re.compile(r"^file:(?://[^/]*)?(?=/)")
+
 _log = logging.getLogger(__name__)
 
 
@@ -76,7 +79,8 @@ class JournalSettings(SourceOptions):
         is_stream: bool = False,
     ) -> None:
         read = OptionReader(JOURNAL, options)
-        self.path = Path(read.required("journalPath", "the --data directory of a broker"))
+        path = read.required("journalPath", "the --data directory of a broker")
+        self.path = Path(_LOCAL_URI.sub("", path))
         super().__init__(read, schema, is_stream=is_stream)
         self.instance = read.text("instance", None)
         self._pattern = read.pattern("topicPattern")

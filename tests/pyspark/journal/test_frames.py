@@ -58,6 +58,7 @@ def test_the_rows_are_those_of_the_journal_for_any_options(
         {"columns": "position,data", "startingPosition": 77, "endingPosition": 555},
         {"topic": "prices", "columns": "topic,position"},
         {"endingTimestamp": "2026-01-31T09:30:00.000300Z", "columns": "position"},
+        {"startingTimestamp": "2026-01-31T09:30:00.000300Z"},
         {"messageType": "xml"},
     ]
     for options in asked:
@@ -74,6 +75,15 @@ def test_the_rows_are_those_of_the_journal_for_any_options(
     plan = capsys.readouterr().out.lower()
     assert "filescan parquet" in plan
     assert "amps-journal" in plan
+
+
+def test_a_path_may_be_relative_or_a_uri(
+    spark: SparkSession, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(journal.parent)  # workers stay where the session began
+    for path in (journal.name, f"file://{journal}", f"file:{journal}"):
+        assert read_journal(spark, path, columns=["position"]).count() == COUNT
+    assert spark.read.format("amps-journal").load(f"file://{journal}").count() == COUNT
 
 
 def test_a_snapshot_is_taken_and_wrong_options_are_refused(
