@@ -152,7 +152,8 @@ class PublishRun:
             self.summary.published -= 1
         if len(self.failures) < _NAMED_FAILURES:
             where = f"line {line}" if line > 0 else "a message of an earlier run"
-            self.failures.append(f"{where}: {reason or 'no reason given'}")
+            why = f"{reason}: {message.detail}" if message.detail else reason
+            self.failures.append(f"{where}: {why or 'no reason given'}")
 
     def refusal(self) -> PublishFailed:
         """The error that names the refused lines."""

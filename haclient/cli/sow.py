@@ -79,7 +79,7 @@ async def _query(request: _SowRequest, form: Form, output: OutputWriter) -> int:
         return ExitCode.OK
     except trio.TooSlowError:
         raise TimedOut(
-            f"the query on {request.topic} took longer than {request.timeout} s"
+            f"the query on {request.topic} took longer than {request.timeout:g} s"
         ) from None
     return ExitCode.OK
 

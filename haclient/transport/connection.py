@@ -134,7 +134,7 @@ class Connection:
     @property
     def hint_if_silent(self) -> str:
         """What may be wrong if the server has sent nothing at all, for the end of an error."""
-        return "" if self._has_received else f", and has sent nothing at all: {_RIGHT_PORT}"
+        return "" if self._has_received else f"; the server has sent nothing at all: {_RIGHT_PORT}"
 
     def lag_s(self, now: float) -> float:
         """How far this client is behind what the server sends, in seconds; 0 while it is idle."""

@@ -62,7 +62,7 @@ async def _work(request: _BrowseRequest, form: Form, output: OutputWriter) -> in
     except OutputClosed:  # `| head` has seen enough
         return ExitCode.OK
     except trio.TooSlowError:
-        raise TimedOut(f"browsing {request.name} took longer than {request.timeout} s") from None
+        raise TimedOut(f"browsing {request.name} took longer than {request.timeout:g} s") from None
     return ExitCode.OK
 
 

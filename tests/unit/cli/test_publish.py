@@ -235,6 +235,7 @@ def test_refused_messages_are_counted_and_are_a_failure(haclient: CommandLine, r
     assert code == 1
     assert json.loads(line)["failed"] == 5
     assert "refused 5 messages" in err
+    assert "line 1: bad message: topic 'people' takes JSON bodies only" in err
     assert "warning" not in err  # the library's records, one for each message
 
 
