@@ -149,16 +149,12 @@ class SourceOptions:
             self._read_range(read, is_stream=is_stream)
 
     def _read_range(self, read: OptionReader, *, is_stream: bool) -> None:
-        starting = read.at_most_one(*self.starting)
+        read.at_most_one(*self.starting)
         self.start: Point = (
             read.time("startingTimestamp")
             or read.point("startingBookmark")
             or (NOW if is_stream else EPOCH)
         )
-        since_us = self.start.microseconds if isinstance(self.start, Timestamp) else 0
-        if is_stream and starting and since_us > time.time_ns() // 1000:
-            # A stream begins at a place in the log, and what comes next is earlier.
-            raise read.error(starting, "a time that has passed: start the stream then")
         ending = read.at_most_one(*self.ending)
         if is_stream and ending:
             raise read.error(ending, "left out: a stream has no end, use Trigger.AvailableNow")
@@ -171,6 +167,18 @@ class SourceOptions:
         self.fails_on_loss = read.flag("failOnDataLoss", default=True)
         self.has_pushdown = read.flag("filterPushdown", default=True) and _is_pushing()
         self.limit = _read_limit(read) if is_stream else ReadAllAvailable()
+
+    def check_start(self) -> None:
+        """Check that a stream can begin where it is to: from its first place on, it reads all.
+
+        Raises:
+            UsageError: It is to begin at a time to come.
+        """
+        since_us = self.start.microseconds if isinstance(self.start, Timestamp) else 0
+        if since_us > time.time_ns() // 1000:
+            raise UsageError(
+                f"the stream is to begin at {self.start}, a time to come: start it then"
+            )
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that a query gets: with the fields of bodies, where they are wanted."""

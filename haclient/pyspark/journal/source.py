@@ -270,6 +270,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, Any]:
+        self._settings.check_start()
         log = self._log
         log.refresh()
         position = self._settings.first_position(log)

@@ -64,6 +64,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def initialOffset(self) -> dict[str, Any]:
+        self._options.check_start()
         return self._ask(self._initial).to_json()
 
     @override
