@@ -23,6 +23,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Collection, Generator
 from contextlib import contextmanager
+from inspect import iscoroutine, iscoroutinefunction
 from types import FrameType
 from typing import Final, Generic, TypeVar
 
@@ -217,6 +218,24 @@ class _Shutdown(Generic[_T]):
         return self._scope.cancelled_caught
 
 
+def check_main(main: object, *, is_async: bool = True) -> None:
+    """Check what the `run` of trio, asyncio or blocking is given, as far as is known beforehand.
+
+    Raises:
+        UsageError: It is no function; or, unless `is_async`, an async function.
+    """
+    if iscoroutine(main):
+        main.close()  # else Python warns that it was never awaited
+        raise UsageError("main is an async function, not its coroutine: run(main), not run(main())")
+    if not callable(main):
+        raise UsageError(f"main is a function without arguments, not {main!r}")
+    if not is_async and iscoroutinefunction(main):
+        raise UsageError(
+            "haclient.blocking.run takes a plain function, and main is an async one: use "
+            "haclient.run, or haclient.aio.run for asyncio"
+        )
+
+
 def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
     """Run a service under trio until it returns, or until SIGTERM or SIGINT ends it in good order.
 
@@ -236,10 +255,11 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
         What `main` returns; `None` when SIGTERM has ended it.
 
     Raises:
-        UsageError: `grace` is no time, or this is not the main thread.
+        UsageError: `main` is no function, `grace` is no time, or this is not the main thread.
         GraceExpired: The grace was over first. It says what was left.
         KeyboardInterrupt: SIGINT came, and all has ended in the same good order.
     """
+    check_main(main)
     check_seconds("grace", grace, zero=True, endless=False)
     shutdown = _Shutdown[_T](grace)
     try:

@@ -21,7 +21,7 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import isawaitable, iscoroutine
+from inspect import isawaitable
 from typing import Final, TypeVar
 
 import trio
@@ -31,7 +31,7 @@ from haclient.client import BaseClient
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import F, MainEnded, TrioThread, Waiter
-from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, first_signal
+from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, check_main, first_signal
 from haclient.transport.message_queue import ShuttingDown
 from haclient.transport.tasks import NeverCalled, in_handler
 
@@ -297,14 +297,12 @@ def run(main: Callable[[], Awaitable[_T]], *, grace: float = DEFAULT_GRACE_S) ->
         What `main` returns; `None` when SIGTERM has ended it.
 
     Raises:
-        UsageError: `main` is a coroutine, `grace` is not a valid time, or this is not the main
+        UsageError: `main` is no function, `grace` is not a valid time, or this is not the main
             thread.
         GraceExpired: The grace period ended first. The text names what was left.
         KeyboardInterrupt: SIGINT ended it, in the same order.
     """
-    if iscoroutine(main):
-        main.close()  # else Python warns that it was never awaited
-        raise UsageError("main is an async function, not its coroutine: run(main), not run(main())")
+    check_main(main)
     shutdown = ThreadShutdown(grace)
 
     async def until_drained() -> _T:

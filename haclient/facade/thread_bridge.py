@@ -31,7 +31,13 @@ from typing_extensions import override
 from haclient.errors import DisconnectedError, UsageError
 from haclient.facade.shutdown import ThreadShutdown
 from haclient.facade.thread import MainEnded, TrioThread, Waiter
-from haclient.service import DEFAULT_GRACE_S, STOP_SIGNALS, signal_handler, use_defaults
+from haclient.service import (
+    DEFAULT_GRACE_S,
+    STOP_SIGNALS,
+    check_main,
+    signal_handler,
+    use_defaults,
+)
 from haclient.transport.message_queue import ShuttingDown
 from haclient.transport.tasks import NeverCalled, call_in_thread
 
@@ -301,9 +307,11 @@ def run(main: Callable[[], _T], *, grace: float = DEFAULT_GRACE_S) -> _T | None:
         What `main` returns; `None` when SIGTERM has ended it.
 
     Raises:
-        UsageError: `grace` is not a valid time, or this is not the main thread.
+        UsageError: `main` is no plain function, `grace` is not a valid time, or this is not the
+            main thread.
         GraceExpired: The grace period ended first. The text names what was left.
         KeyboardInterrupt: SIGINT ended it, in the same order.
     """
+    check_main(main, is_async=False)
     shutdown = ThreadShutdown(grace)
     return shutdown.run(partial(_InterruptibleMain(shutdown).run, main))

@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 from typing_extensions import override
 
+import haclient
 from haclient import EPOCH, Message, aio, blocking
 from haclient.errors import DisconnectedError, GraceExpired, UsageError
 from haclient_fake_server.config import BrokerConfig, QueueTopic
@@ -27,6 +28,7 @@ from support.threads import until
 
 T = TypeVar("T")
 CONFIG = BrokerConfig(queues=(QueueTopic(name="jobs"),))
+ENTRY_POINTS = [pytest.param(each.run, id=each.__name__) for each in (haclient, aio, blocking)]
 
 
 @pytest.fixture(autouse=True)
@@ -365,12 +367,27 @@ def test_a_store_that_only_its_thread_may_ask_does_not_keep_the_process_alive() 
 # -- haclient.aio.run: main is a task, which a signal cancels after the drain -----------
 
 
-def test_a_coroutine_instead_of_its_function_is_refused_by_name() -> None:
+@pytest.mark.parametrize("run", ENTRY_POINTS)
+def test_a_coroutine_instead_of_its_function_is_refused_by_name(run: Callable[..., None]) -> None:
     async def main() -> None:
         pytest.fail("it must not run")
 
     with pytest.raises(UsageError, match=r"run\(main\), not run\(main\(\)\)"):
-        aio.run(main())  # type: ignore[arg-type]  # what is refused
+        run(main())
+
+
+@pytest.mark.parametrize("run", ENTRY_POINTS)
+def test_what_a_function_has_returned_is_refused_in_its_place(run: Callable[..., None]) -> None:
+    with pytest.raises(UsageError, match=r"main is a function without arguments, not None"):
+        run(None)
+
+
+def test_blocking_refuses_an_async_function_which_would_not_run() -> None:
+    async def main() -> None:
+        pytest.fail("it must not run")
+
+    with pytest.raises(UsageError, match=r"use haclient\.run, or haclient\.aio\.run for asyncio"):
+        blocking.run(main)
 
 
 @pytest.mark.parametrize("grace", [0, 25.0])
