@@ -124,8 +124,8 @@ class BrokerConfig:
         log_topics: The topics that the journal records; none when empty.
         sow_topics: Topics with a state of the world.
         ack_interval_s: How long persisted acks are collected, unless a logon asks for another time.
-            To bookmark subscriptions at most about 4000 are sent a second: 20 000 of them hear of
-            the log every 5 seconds.
+            The bookmark subscriptions of one interval are sent about 4000 a second at most: each of
+            20 000 gets one every 5 seconds.
         replication_ack_interval_s: How long the acks to other instances, whose destination this one
             is, are collected; persisted acks of their publishers wait for so long, too.
         flush_interval_s: Time between two syncs of policy `interval`.

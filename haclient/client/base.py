@@ -465,7 +465,7 @@ class BaseClient(PublishingClient):
 
         Raises:
             UsageError: It is not active, or the options cannot be read, or it has no query that
-                could have an order.
+                could have an order, or it is paused and would get the option `live`.
             CommandError: The server refused it; the subscription continues as it was.
             DisconnectedError: There is no connection, or it was lost; an `HAClient` waits instead.
             TimedOut: The server did not answer in time.

@@ -8,8 +8,8 @@ When the log advances, an ack is due to every live subscription. The subscriptio
 then: those with the same interval form a group, which records that the log has advanced and visits
 its members when its interval is over. That costs nothing per batch, however many subscriptions
 there are. The members are visited in several turns, so that a hundred thousand acks do not block
-the broker, and the more there are, the longer their interval, so that those that are idle leave it
-and their clients time for messages.
+the broker. A larger group has a longer interval: acks to idle subscriptions would take time of the
+broker and its clients that messages need.
 """
 
 from __future__ import annotations
