@@ -29,6 +29,16 @@ Mode: TypeAlias = Literal["errorifexists", "append"]
 Handler: TypeAlias = Callable[[Iterator[dict[str, Any]]], Iterable[dict[str, Any]]]
 
 
+def _rows_with_positions(journal: AnyJournal) -> DataFrame:
+    """The rows of a journal; those that a server gave have no position, and fail the job."""
+    rows = Journal.of(journal).rows
+    if not isinstance(journal, DataFrame) or "position" not in rows.columns:
+        return rows
+    why = "the rows have no position, as those of a server have none: read the files of the journal"
+    missing = sf.raise_error(sf.lit(why)).cast("BIGINT")
+    return rows.withColumn("position", sf.coalesce("position", missing))
+
+
 # --- export -----------------------------------------------------------------------------------
 
 
@@ -114,7 +124,7 @@ def replay(
         schema: The schema of the rows that it yields, as DDL.
         by: The columns that make up a group; with none of them, all messages are one group.
     """
-    rows = Journal.of(journal).rows
+    rows = _rows_with_positions(journal)
     check_columns("journal", rows, ("position", *by))
     in_groups = rows.repartition(*by) if by else rows.coalesce(1)
     ordered = in_groups.sortWithinPartitions(*by, "position")
@@ -176,7 +186,7 @@ def sow_as_of(
     """
     if until is not None and position is not None:
         raise UsageError("the state of the world is of a moment or of a position, not of both")
-    opened = Journal.of(journal).rows
+    opened = _rows_with_positions(journal)
     check_columns(
         "journal", opened, ("topic", "position", "timestamp", "command", "sow_key", "data")
     )

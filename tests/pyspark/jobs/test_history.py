@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
+from haclient.pyspark.environment import job_errors
 from haclient.pyspark.jobs.history import (
     between,
     export,
@@ -45,6 +47,15 @@ def prices(spark: SparkSession) -> DataFrame:
     return journal_of(
         spark, [row(n, topics[n % 2], str(n % 3), f"price {n}") for n in range(1, 21)]
     )
+
+
+def test_rows_without_a_position_have_neither_an_order_nor_a_newest_one(
+    spark: SparkSession,
+) -> None:
+    rows = prices(spark).withColumn("position", sf.lit(None).cast("BIGINT"))  # as of a server
+    for job in (sow_as_of(rows), replay(rows, lambda found: found, schema="topic STRING")):
+        with pytest.raises(job_errors(), match="the rows have no position, as those of a server"):
+            job.collect()
 
 
 def test_an_export_has_a_directory_for_each_date_and_topic(
