@@ -135,7 +135,8 @@ _MARK: Final = "\U0010ffff"
 
 _HALF_CHARS: Final = 6
 _ESCAPE: Final = re.compile(  # a set comes first, so that all else is passed fast
-    r"[\\\udc80-\udcff](?:(?<=\\)(?:u[dD][89abAB]H\\u[dD][c-fC-F]H|u[dD][89a-fA-F]H|.))?".replace(
+    r"[\\\udc80-\udcff](?:(?<=\\)"
+    r"(?:u[dD][89abAB]H\\u[dD][c-fC-F]H|u[dD][89a-fA-F]H|[^\udc80-\udcff]))?".replace(
         "H", "[0-9a-fA-F]{2}"
     )
 )

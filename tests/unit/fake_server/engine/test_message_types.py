@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import msgpack
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haclient_fake_server.engine.connections import Style
@@ -283,6 +283,7 @@ BODIES = st.lists(PIECES | st.binary(max_size=5), max_size=8).map(b"".join)
 
 @settings(max_examples=length(300))
 @given(kind=st.sampled_from(TYPES), before=BODIES, after=BODIES)
+@example(kind="json", before=b"", after=b"\\\x80")
 def test_whatever_a_body_is_nothing_is_raised(kind: str, before: bytes, after: bytes) -> None:
     document = Document(before, kind)
     compile_filter("/1 > 2 OR /0/1 LIKE 'a' OR /96 = 1")(document)
