@@ -401,3 +401,24 @@ def test_the_command_takes_the_option_with_a_directory(
     code = run(["broker", "run", *listen, "--parquet", "--data", str(data)])
     assert code == 0, capfd.readouterr().err
     assert [*data.glob("journal.*")]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("notes.txt", "neither the directory of a broker"), ("date=2026-01-31", "is an export")],
+)
+def test_the_command_makes_nothing_in_a_directory_that_is_no_journal(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, what: str
+) -> None:
+    (tmp_path / name).mkdir()
+    code = run(["pyspark", "seal", str(tmp_path)])
+    assert (code, what in capfd.readouterr().err) == (2, True)
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_the_command_counts_what_it_has_sealed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seal(tmp_path, write_journal(tmp_path))
+    assert run(["pyspark", "seal", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == f"{tmp_path}: 1 segment sealed\n"

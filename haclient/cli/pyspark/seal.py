@@ -10,6 +10,7 @@ import click
 
 from haclient.cli.options import FilePath, json_option, with_request
 from haclient.cli.output import print_report
+from haclient.errors import UsageError
 from haclient.pyspark.environment import check_packages
 
 
@@ -50,11 +51,15 @@ def seal(request: _Sealed) -> None:
     not written again. The segments stay.
     """
     check_packages()
+    from haclient.pyspark.journal.log import is_broker_directory
     from haclient.pyspark.journal.sealing import seal_journal
 
     journal = request.journal
+    if not is_broker_directory(journal):
+        raise UsageError(f"{journal} is an export, which is Parquet: give the broker's directory")
     written = seal_journal(
         journal, request.archive, compression=request.compression, verify=request.verify
     )
     values = {"journal": str(journal), "written": [str(path) for path in written]}
-    print_report(values, f"{journal}: {len(written)} segments sealed", as_json=request.as_json)
+    count = "1 segment" if len(written) == 1 else f"{len(written)} segments"
+    print_report(values, f"{journal}: {count} sealed", as_json=request.as_json)
