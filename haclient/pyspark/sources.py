@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import inspect
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, Filter
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -179,6 +179,10 @@ class SourceOptions:
             raise UsageError(
                 f"the stream is to begin at {self.start}, a time to come: start it then"
             )
+
+    def of_log(self, filters: Iterable[Filter]) -> list[Filter]:
+        """Those that are about a column of the log: a field of bodies may have the same name."""
+        return [each for each in filters if getattr(each, "attribute", [""])[0] in self.columns]
 
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that a query gets: with the fields of bodies, where they are wanted."""

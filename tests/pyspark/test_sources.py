@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pickle
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSourceReader
+from pyspark.sql.datasource import DataSourceReader, EqualTo
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,9 +21,16 @@ from pyspark.sql.types import (
 
 from haclient.errors import UsageError
 from haclient.pyspark.amps import AmpsDataSource
-from haclient.pyspark.journal.source import FilteringJournalReader, JournalDataSource
+from haclient.pyspark.journal.source import (
+    FilteringJournalReader,
+    JournalDataSource,
+    JournalSettings,
+)
+from haclient.pyspark.options import OptionReader
+from haclient.pyspark.server.settings import ServerOptions
 from haclient.pyspark.server.source import FilteringLogReader
 from haclient.pyspark.sources import LogDataSource
+from support.journals import JournalWriter, message
 
 SERVER = {"uri": "tcp://h:1/amps/json", "topic": "a"}
 JOURNAL = {"path": "/data/east", "topic": "a"}
@@ -117,12 +125,12 @@ def test_a_schema_of_the_user_is_refused(
 def test_a_wrong_option_is_named_before_anything_is_planned(
     source: type[LogDataSource], given: dict[str, str]
 ) -> None:
-    for wrong, message in (
+    for wrong, problem in (
         ({"topik": "x"}, r"unknown option topik: did you mean topic\?"),
         ({"maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger has to be a whole number"),
         ({"endingOffsets": "first"}, "the option endingOffsets has to be earliest"),
     ):
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match=problem):
             source({**given, **wrong}).schema()
     for right in ({"maxMessagesPerTrigger": "5"}, {"endingOffsets": "latest"}):
         source({**given, **right}).schema()
@@ -139,6 +147,27 @@ def test_the_options_of_a_table_are_refused_and_a_table_without_any_is_not(
     assert source(made).schema().startswith("topic STRING, ")
     with pytest.raises(UsageError, match=r"is missing: .*options of the query only"):
         source({}).schema()
+
+
+@pytest.mark.row("SB6")
+def test_a_condition_on_a_field_of_bodies_is_none_on_the_column_of_the_log(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    writer.append([message(b'{"topic":"sports","position":7}', topic="news")] * 3)
+    options = {"columns": "bookmark", "bodySchema": "topic STRING, position BIGINT"}
+    names = {"bookmark": StringType(), "topic": StringType(), "position": LongType()}
+    schema = StructType([StructField(name, kind) for name, kind in names.items()])
+    schema = schema.add("_corrupt", BinaryType())
+    filters = [EqualTo(("topic",), "sports"), EqualTo(("position",), 7)]
+    files = FilteringJournalReader(
+        JournalSettings({"journalPath": str(tmp_path), **options}, schema)
+    )
+    assert [*files.pushFilters([*filters])] == filters
+    batches = [batch for split in files.partitions() for batch in files.read(split)]
+    assert [row["position"] for batch in batches for row in batch.to_pylist()] == [7] * 3
+    asked = ServerOptions(OptionReader("amps", {**SERVER, "topic": "news,a", **options}), schema)
+    topic = asked.topic
+    assert [*FilteringLogReader(asked).pushFilters([*filters])] == filters
+    assert asked.topic == topic
 
 
 @both

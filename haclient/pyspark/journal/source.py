@@ -230,7 +230,7 @@ class FilteringJournalReader(JournalRangeReader):
 
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in filters:
+        for each in self._settings.of_log(filters):
             self._push(each)
         return filters
 

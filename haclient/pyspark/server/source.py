@@ -104,7 +104,7 @@ class FilteringLogReader(ServerLogReader):
 
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in filters:
+        for each in self._options.of_log(filters):
             topics = wanted_texts(each, "topic")
             if topics is not None:
                 self._options.narrow_topics(topics)

@@ -242,11 +242,11 @@ def test_damage_is_an_error_that_names_the_file_and_the_place(tmp_path: Path) ->
 
 def test_filters_narrow_what_is_read_and_are_left_to_pyspark_as_well(tmp_path: Path) -> None:
     write(tmp_path)
-    options = {"journalPath": str(tmp_path), "columns": "position"}
+    options = {"journalPath": str(tmp_path), "columns": "topic,position"}
     source = FilteringJournalReader(JournalSettings(options))
     filters = [EqualTo(("topic",), "orders"), GreaterThan(("position",), 290)]
     assert list(source.pushFilters([*filters])) == filters
-    assert rows_of(source, *source.partitions()) == [(p,) for p in range(291, 301)]
+    assert rows_of(source, *source.partitions()) == [("orders", p) for p in range(291, 301)]
 
 
 @pytest.mark.parametrize(
