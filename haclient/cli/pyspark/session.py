@@ -124,8 +124,7 @@ def check_target(journal: str, target: str) -> None:
     source, written = (_resolved(each) for each in (journal, target))
     if source == written or source in written.parents or written in source.parents:
         raise UsageError(
-            f"{target}: it is, or is in, or has {journal}, which is read: "
-            "give a directory beside it"
+            f"{target}: it overlaps {journal}, which is read: give a directory beside it"
         )
 
 

@@ -237,7 +237,7 @@ def test_an_export_is_not_written_over_the_journal_that_it_reads(
     written = f"file://{journal}" if target == "file:" else str(tmp_path / target)
     assert run(["pyspark", "export", str(journal), written, "--mode", mode]) == 2
     assert capsys.readouterr().err == (
-        f"haclient: error: {written}: it is, or is in, or has {journal}, which is read: "
+        f"haclient: error: {written}: it overlaps {journal}, which is read: "
         f"give a directory beside it{HINT}\n"
     )
     assert [each.name for each in journal.iterdir()] == ["journal.00000001"]
