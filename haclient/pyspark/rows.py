@@ -57,6 +57,9 @@ COLUMNS: Final[dict[str, Column]] = {
 SEALED_COLUMNS: Final[dict[str, Column]] = {**COLUMNS, "topic_id": Column("INT", pa.int32())}
 """What a sealed segment has as Parquet: the topic ids of the log tell message types apart, too."""
 
+STRICT: Final = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+"""Options of Parquet: whatever the session says, rows that are missing are an error."""
+
 _SIGN_BIT: Final = 1 << 63
 _WRAP: Final = 1 << 64
 

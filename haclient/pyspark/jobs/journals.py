@@ -23,7 +23,7 @@ from haclient.pyspark.journal.frames import read_journal
 from haclient.pyspark.journal.log import JournalLog, is_broker_directory
 from haclient.pyspark.journal.reading import Split, SplitReader
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings, plan
-from haclient.pyspark.rows import COLUMNS, DataLoss, check_columns, in_tasks, schema_ddl
+from haclient.pyspark.rows import COLUMNS, STRICT, DataLoss, check_columns, in_tasks, schema_ddl
 
 HEADER_COLUMNS: Final = ("topic", "publisher_id", "sequence", "position", "timestamp", "command")
 """What jobs read that need no payloads."""
@@ -183,5 +183,5 @@ def read_export(spark: SparkSession, path: str) -> DataFrame:
 
     The schema is given, not inferred: else a topic named `2024` would be read as a number.
     """
-    rows = spark.read.schema(f"{schema_ddl(COLUMNS)}, date DATE").parquet(path)
+    rows = spark.read.schema(f"{schema_ddl(COLUMNS)}, date DATE").options(**STRICT).parquet(path)
     return rows.select(*COLUMNS, "date")  # the topic is in the path, and would come last

@@ -23,7 +23,7 @@ from haclient.pyspark.journal.records import MAX_TIME_US, RowRange
 from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.options import JOURNAL
-from haclient.pyspark.rows import SEALED_COLUMNS, schema_ddl
+from haclient.pyspark.rows import SEALED_COLUMNS, STRICT, schema_ddl
 from haclient_fake_server.journal.format import Manifest
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ class JournalPlan:
         wanted, kind = self.wanted, self.settings.message_type
         topics = self.log.topics(self.settings.is_wanted, message_type=kind)
         paths = [f"file://{_GLOB.sub(_ESCAPED, str(each.path.absolute()))}" for each in files]
-        # Whatever the session says: rows that are missing are an error.
-        strict = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-        rows = spark.read.schema(schema_ddl(SEALED_COLUMNS)).options(**strict).parquet(*paths)
+        rows = spark.read.schema(schema_ddl(SEALED_COLUMNS)).options(**STRICT).parquet(*paths)
         if files[0].manifest.first_position < wanted.first_position:
             rows = rows.where(rows["position"] >= wanted.first_position)
         if files[-1].manifest.next_position > wanted.end_position:

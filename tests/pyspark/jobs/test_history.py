@@ -83,6 +83,20 @@ def test_an_export_is_read_back_as_the_rows_of_the_journal(
     assert days == {date(2026, 1, 31), date(2026, 2, 1)}
 
 
+def test_a_damaged_file_of_an_export_is_an_error_whatever_the_session_says(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    export(prices(spark), str(folder), partitions=2)
+    next(folder.rglob("*.parquet")).write_bytes(b"damaged")
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(job_errors(), match="parquet"):
+            read_export(spark, str(folder)).collect()
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+
+
 def test_each_file_of_an_export_is_in_the_order_of_positions_and_compressed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
