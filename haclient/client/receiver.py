@@ -98,7 +98,7 @@ class Receiver:
                 self._core.kept.drop(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id
             for subscription in closing:
-                self._subscriber.logs.release(subscription, queue.first_number)
+                self._subscriber.logs.release(subscription)
             # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
             # later subscription with the same id waits for it before its command is sent.
             self._subscriber.unsubscribe_nowait(closing)

@@ -92,14 +92,9 @@ class BookmarkLogs:
             log.ended_except({message.number for messages in taken for message in messages})
         return log
 
-    def release(self, ended: Subscription, first_number: int = 0) -> None:
-        """Have the undiscarded messages of an ended subscription redelivered.
-
-        Args:
-            ended: The subscription.
-            first_number: The first of its bookmark numbers, if no handler has its messages.
-        """
-        self._release(ended.log, ended.sub_id, first_number, ended)
+    def release(self, ended: Subscription) -> None:
+        """Have the undiscarded messages of an ended subscription redelivered."""
+        self._release(ended.log, ended.sub_id, ended)
 
     def release_refused(self, request: SubscribeRequest) -> None:
         """As `release`, for a subscribe that failed: a handler may have ended meanwhile."""
@@ -109,13 +104,13 @@ class BookmarkLogs:
         self,
         log: SubscriptionLog | None,
         sub_id: str,
-        first_number: int = 0,
         ended: Subscription | None = None,
     ) -> None:
         """Have undiscarded messages redelivered, unless the id is still in use.
 
         It is in use when it was subscribed again with a bookmark, or while a slow handler still
-        processes messages that were delivered before the end of its subscription.
+        processes messages that were delivered before the end of its subscription. Then `enter`, or
+        the end of that handler, does it.
         """
         if log is None or self._has_log(sub_id, ended):
             return
@@ -123,8 +118,6 @@ class BookmarkLogs:
             log.ended()
             if not self._kept.has_id(sub_id):  # else a later process may restore it
                 self.purge_generated(sub_id)
-        elif first_number:
-            log.link_lost(first_number)
 
     def _has_log(self, sub_id: str, ended: Subscription | None = None) -> bool:
         """Whether another subscription with this id has the part."""

@@ -71,7 +71,6 @@ class MessageQueue(SubscriptionQueue):
         "ended",
         "error_policy",
         "failed",
-        "first_number",
         "gaps",
         "handler",
         "in_hand",
@@ -97,7 +96,6 @@ class MessageQueue(SubscriptionQueue):
         self.turn: Turn | None = None  # of the consumer; none outside of a trio run
         self.cap_bytes = cap_bytes
         self.queued_bytes = 0
-        self.first_number = 0  # of the bookmark numbers that were ever put
         self.caught_up = trio.Event()  # set at the end, too, so that nobody waits for ever
         self.is_caught_up = False
         self.ended = False
@@ -133,8 +131,6 @@ class MessageQueue(SubscriptionQueue):
             self.queued_bytes += size
         else:
             self._conflate(batch, self.conflation)
-        if not self.first_number:
-            self.first_number = max(0, batch[0].number)
         self._wake()
 
     def _conflate(self, batch: list[Message], conflation: QueueConflation) -> None:

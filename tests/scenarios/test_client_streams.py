@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
@@ -23,8 +24,11 @@ from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.streams import MessageStream
+from haclient_stores.bookmark import EPOCH
+from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.clock import in_virtual_time
 from support.custom import DictBookmarkStore
+from support.instances import durable, instances
 from support.peer import Peer, Server, answering, listening, together
 
 pytestmark = in_virtual_time
@@ -381,6 +385,43 @@ async def test_a_refused_command_about_a_subscription_does_not_end_it(
     await peer.ack(None, status="failure", reason="because", cid="unknown", sub_id="s")
     await peer.publish("s", b"a")
     assert (await anext(stream)).data == b"a"
+
+
+@pytest.mark.parametrize("make", [MemoryBookmarkStore, DictBookmarkStore])
+async def test_a_closed_stream_leaves_a_slow_handler_of_its_id_what_that_has(
+    tmp_path: Path, make: type[MemoryBookmarkStore | DictBookmarkStore]
+) -> None:
+    works, go = trio.Event(), trio.Event()
+    late = list[bytes]()
+
+    async def slow(message: Message) -> None:
+        if message.data == b"0":
+            raise ValueError("it stays undiscarded")
+        works.set()
+        await go.wait()
+        message.discard()
+
+    def next_one(message: Message) -> None:
+        late.append(message.data)
+
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        Client("c", bookmark_store=make(), on_handler_error="continue") as client,
+    ):
+        await client.connect(east.uri)
+        await client.logon()
+        await client.publish_many("orders", [b"0", b"1", b"2"])
+        await client.publish_flush()
+        await client.bookmark_subscribe("orders", sub_id="s", handler=slow, bookmark=EPOCH)
+        await works.wait()
+        await client.unsubscribe("s")
+        async with client.bookmark_stream("orders", sub_id="s") as messages:
+            assert (await anext(messages)).data == b"0"
+        await client.bookmark_subscribe("orders", sub_id="s", handler=next_one)
+        await wait_all_tasks_blocked()
+        go.set()
+        await wait_all_tasks_blocked()
+    assert late == [b"0"]
 
 
 async def test_what_a_bookmark_store_cannot_remember_leaves_the_block_as_itself() -> None:
