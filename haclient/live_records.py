@@ -15,7 +15,7 @@ from typing_extensions import override
 from haclient.session.record_view import JsonRecord, RecordChange, RecordView, apply_delta
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
-from haclient.transport.message_queue import ShuttingDown
+from haclient.transport.message_queue import ClientLeft, ShuttingDown
 from haclient.transport.tasks import Turn, is_of_handler
 
 __all__ = ["JsonRecord", "LiveRecords", "RecordChange", "RecordMapping", "apply_delta"]
@@ -141,7 +141,7 @@ class LiveRecords(RecordMapping[T]):
             error = failed
             await self._stream.aclose()
         except trio.Cancelled:  # nobody may take what there is for complete
-            error = ShuttingDown("the records have ended early, since their client is left")
+            error = ClientLeft("the records have ended early, since their client is left")
             raise
         finally:
             self._end(error)
@@ -158,7 +158,7 @@ class LiveRecords(RecordMapping[T]):
 
     def _raise_error(self) -> None:
         # A client that is left or shut down ends the iteration without an error, but for a handler.
-        if isinstance(self._error, ShuttingDown) and not is_of_handler():
+        if isinstance(self._error, ClientLeft | ShuttingDown) and not is_of_handler():
             return
         if self._error is not None:
             raise self._error

@@ -50,7 +50,7 @@ from haclient.transport.commands import Commands, Fields, Flusher, log_on
 from haclient.transport.connection import Connection
 from haclient.transport.links.dial import Dialler
 from haclient.transport.links.link import log_state
-from haclient.transport.message_queue import ActiveConsumers, ShuttingDown, release_queues
+from haclient.transport.message_queue import ActiveConsumers, ClientLeft, release_queues
 from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
@@ -196,7 +196,7 @@ class Core:
         # Subscriptions that the router has end with the connection.
         for subscription in self.kept:
             if subscription not in self.session.router:
-                subscription.end(ShuttingDown("the client was left"))
+                subscription.end(ClientLeft("the client was left"))
         if nursery is not None:
             nursery.cancel_scope.cancel()
         try:

@@ -40,7 +40,11 @@ DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 
 
 class ShuttingDown(DisconnectedError):
-    """A stream or handler has ended early, since its client or program ends in order."""
+    """A stream or handler has ended early, since its program ends in order."""
+
+
+class ClientLeft(DisconnectedError):
+    """A stream has ended early, since its client was left: others may go on, and read it."""
 
 
 class MessageQueue(SubscriptionQueue):

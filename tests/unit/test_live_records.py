@@ -22,6 +22,7 @@ from haclient.live_records import JsonRecord, LiveRecords, RecordChange
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient.transport.links.memory_network import network
+from haclient.transport.message_queue import ClientLeft
 from support.clock import in_virtual_time
 from support.instances import Instance, durable, instances
 
@@ -202,6 +203,37 @@ async def test_records_that_a_handler_reads_never_seem_complete_too_early(tmp_pa
                 await trio.testing.wait_all_tasks_blocked()
         await trio.testing.wait_all_tasks_blocked()
         assert len(errors) == 1
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_a_policy_gets_what_a_handler_raises_since_another_client_was_left(
+    tmp_path: Path, *, is_lost: bool
+) -> None:
+    """Its own client goes on, and the message would never come again."""
+    failed: list[Exception] = []
+    async with (
+        serving(tmp_path) as (east, publisher),
+        HAClient(
+            "other", servers=[east.uri], on_handler_error=lambda _, error: failed.append(error)
+        ) as other,
+    ):
+        entered = trio.Event()
+        async with HAClient("sub", servers=[east.uri], exit_timeout=0) as client:
+
+            async def follow(_: Message) -> None:
+                async with client.records("prices", key=by_id) as prices:
+                    entered.set()
+                    await anext(prices)
+
+            await other.subscribe("orders", handler=follow)
+            await publisher.publish("orders", b"{}")
+            with trio.fail_after(60):
+                await entered.wait()
+            if is_lost:
+                await east.stop()
+            await trio.testing.wait_all_tasks_blocked()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [type(each) for each in failed] == [ClientLeft]
 
 
 @pytest.mark.parametrize("is_lost", [False, True])
