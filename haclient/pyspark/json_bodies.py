@@ -15,7 +15,7 @@ import base64
 import json
 import math
 from collections.abc import Iterator, Sequence
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -210,7 +210,7 @@ def _is_readable(kind: pa.DataType) -> bool:
 def encode_rows(rows: pa.RecordBatch, names: Sequence[str]) -> pa.Array:
     """A JSON object of each row, as UTF-8; columns that are null are left out.
 
-    Times are ISO 8601, bytes are Base64, decimals are texts.
+    Times are ISO 8601 in UTC, bytes are Base64, decimals are texts.
 
     Args:
         rows: The rows.
@@ -245,8 +245,10 @@ def _encode_other(value: object) -> str:
     match value:
         case bytes():
             return base64.b64encode(value).decode()
-        case datetime():
-            return value.isoformat().replace("+00:00", "Z")
+        case datetime(tzinfo=None):
+            return value.isoformat()
+        case datetime():  # in UTC: what is published again must not depend on a session's zone
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case date():
             return value.isoformat()
         case _:

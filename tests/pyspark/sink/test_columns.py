@@ -84,7 +84,8 @@ def test_a_row_without_a_body_is_encoded_as_json_on_request() -> None:
             "nan": [math.inf],
             "none": pa.array([None], pa.string()),
             "name": ["Zürich"],
-            "at": pa.array([0], pa.timestamp("us", tz="UTC")),
+            "at": pa.array([0], pa.timestamp("us", tz="Europe/Berlin")),  # of the session
+            "plain": pa.array([0], pa.timestamp("us")),
             "day": [dt.date(2026, 1, 31)],
             "raw": [b"\x01\x02"],
             "amount": [Decimal("1.50")],
@@ -96,8 +97,8 @@ def test_a_row_without_a_body_is_encoded_as_json_on_request() -> None:
     names = [name for name in rows.schema.names if name not in {"topic", "_lane"}]
     schema = columns(topic=StringType(), _lane=IntegerType(), **dict.fromkeys(names, LongType()))
     assert bodies(rows, schema, format="JSON") == [
-        '{"id":1,"px":1.5,"name":"Zürich","at":"1970-01-01T00:00:00Z","day":"2026-01-31",'
-        '"raw":"AQI=","amount":"1.50","legs":[{"qty":null},{"qty":1.0}],"value":7}'.encode()
+        '{"id":1,"px":1.5,"name":"Zürich","at":"1970-01-01T00:00:00Z",'
+        '"plain":"1970-01-01T00:00:00","day":"2026-01-31","raw":"AQI=","amount":"1.50","legs":[{"qty":null},{"qty":1.0}],"value":7}'.encode()
     ]
 
 
