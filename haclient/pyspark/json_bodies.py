@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from typing import Any, Final, cast
@@ -33,6 +34,7 @@ CORRUPT: Final = "_corrupt"
 """The column with the bytes of a body that does not fit `bodySchema`."""
 
 _CORRUPT: Final = "_haclient_corrupt"
+_NO_NUMBER: Final = re.compile(rb"\b(?:NaN|Inf(?:inity)?)\b")
 
 
 def parse_json(
@@ -169,7 +171,7 @@ class BodyParser:
             return None
         text = b"\n".join(stripped)
         try:
-            if b"NaN" in text or b"Inf" in text:  # perhaps a word, which Arrow takes for a number
+            if _NO_NUMBER.search(text):  # perhaps in a text; Arrow takes it for a number
                 if len(bodies) > 1:
                     return None
                 json.loads(text, parse_constant=_refuse)
