@@ -302,7 +302,7 @@ class Applier:
         # Its own time is among its headers: a record that enters a page may be an old one.
         # The delta has only selected fields already: a `null` for one of them stays.
         fields = item.fields if delta is None else None
-        group = FanoutGroup(head, int(item.style & ~Style.TIMESTAMP), (item.connection,), fields)
+        group = FanoutGroup(head, item.style & ~Style.TIMESTAMP, (item.connection,), fields)
         bookmark = b"" if reason else record.bookmark.encode("ascii")
         body = record.body if delta is None else delta
         self.fan_out((group,), body, bookmark, _wire_key(record.key), more)

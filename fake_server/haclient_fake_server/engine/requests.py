@@ -91,7 +91,7 @@ class Request:
     filter_text: str = ""
 
     @property
-    def style(self) -> Style:
+    def style(self) -> int:
         """The optional headers that it requests."""
         style = Style.PLAIN
         if self.message.bookmark or self.options.bookmark:

@@ -56,7 +56,7 @@ class FanoutGroup(NamedTuple):
 
     Attributes:
         head: Its constant beginning, not yet closed.
-        style: The optional headers, a `Style` as a plain number.
+        style: The optional headers, bits of `Style`.
         connections: Those that receive it.
         fields: The fields of the message that it has; `None` for all.
     """
@@ -200,20 +200,18 @@ class Plan:
         *,
         by_delta: Collection[int] = (),
     ) -> tuple[FanoutGroup, ...]:
-        ids: dict[tuple[int, Style, FieldSelection | None], list[str]] = {}
+        ids: dict[tuple[int, int, FieldSelection | None], list[str]] = {}
         connections: dict[int, Connection] = {}
         for item in subscriptions:
             connections[item.outlet.id] = item.outlet
             style = item.style if item.number in by_delta else item.style & _OF_WHOLE_MESSAGES
             ids.setdefault((item.outlet.id, style, item.fields), []).append(item.id)
-        shared: dict[tuple[str, Style, FieldSelection | None], list[Connection]] = {}
+        shared: dict[tuple[str, int, FieldSelection | None], list[Connection]] = {}
         for (connection_id, style, fields), sub_ids in ids.items():
             group = (",".join(sub_ids), style, fields)
             shared.setdefault(group, []).append(connections[connection_id])
         return tuple(
-            FanoutGroup(
-                frame_head(kind, self._wire_topic, sids), int(style), tuple(members), fields
-            )
+            FanoutGroup(frame_head(kind, self._wire_topic, sids), style, tuple(members), fields)
             for (sids, style, fields), members in shared.items()
         )
 

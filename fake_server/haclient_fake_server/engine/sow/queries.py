@@ -689,7 +689,7 @@ def _check_page(request: Request, topics: list[SowTable]) -> None:
         raise Refused(Reason.INVALID_OPTIONS, detail)
 
 
-def _fields(record: SowRecord, style: Style) -> dict[str, str | int]:
+def _fields(record: SowRecord, style: int) -> dict[str, str | int]:
     fields: dict[str, str | int] = {}
     if not style & Style.NO_SOW_KEY:
         fields["k"] = record.key

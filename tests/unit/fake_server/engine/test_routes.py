@@ -25,7 +25,7 @@ ONE, TWO = Connection(1, peer="", now=0), Connection(2, peer="", now=0)
 
 
 def subscription(
-    connection: Connection, sub_id: str, *, style: Style = Style.PLAIN, filter_: str = ""
+    connection: Connection, sub_id: str, *, style: int = Style.PLAIN, filter_: str = ""
 ) -> Subscription:
     number = 100 * connection.id + int(sub_id)
     selection = Selection(

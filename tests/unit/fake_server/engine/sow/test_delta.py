@@ -105,7 +105,7 @@ EMPTY_NOT = Style.DELTA | Style.NO_EMPTIES
 ID = (parse_path("/id"),)
 
 
-def delta(before: str, after: str, style: Style = PLAIN, keys: tuple[Path, ...] = ID) -> str | None:
+def delta(before: str, after: str, style: int = PLAIN, keys: tuple[Path, ...] = ID) -> str | None:
     body = Delta(before.encode(), after.encode(), keys).body(style)
     return None if body is None else body.decode()
 
