@@ -216,6 +216,7 @@ class JournalLog:
     Attributes:
         manifests: What the segments hold, in order.
         starts: The most recent starts of the log, the youngest last.
+        damage: Of a Parquet file, if the log seems to begin behind it for that.
     """
 
     def __init__(
@@ -224,6 +225,7 @@ class JournalLog:
         self.directory = directory
         self.manifests: list[Manifest] = []
         self.starts: list[LogStart] = []
+        self.damage: StoreCorrupt | None = None
         self._instance = instance
         self._takes_removed = sealed
         self._removed: dict[int, SealedFile] = {}
@@ -519,10 +521,11 @@ class JournalLog:
     def _find_removed(self, following: Manifest) -> dict[int, SealedFile]:
         """The segments before one that are left as Parquet files, in order."""
         found: list[SealedFile] = []
+        damages: list[StoreCorrupt] = []
         while (number := following.number - 1) > 0:
             file = self._removed.get(number)
             if file is None or not file.path.exists():
-                file = sealed_file(self.directory, number)
+                file = sealed_file(self.directory, number, on_damage=damages.append)
             if file is None or file.manifest.next_position != following.first_position:
                 break
             starts = found[0].starts if found else self._first_starts(following)
@@ -530,6 +533,7 @@ class JournalLog:
                 break  # another log was here
             following = file.manifest
             found.insert(0, file)
+        self.damage = damages[0] if damages else None
         return {file.manifest.number: file for file in found}
 
     def _load(self, number: int, *, is_last: bool) -> Manifest:

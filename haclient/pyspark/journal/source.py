@@ -120,7 +120,7 @@ class JournalSettings(SourceOptions):
             case BookmarkList() as several:
                 return self._after(log, several)
             case _:
-                return log.first_position
+                return self._oldest(log)
 
     def range_of(self, log: JournalLog) -> RowRange:
         """The rows of a batch.
@@ -146,12 +146,22 @@ class JournalSettings(SourceOptions):
             case _:
                 return wanted
 
+    def _oldest(self, log: JournalLog) -> int:
+        """The oldest position that is there, unless damage hides an older one."""
+        if log.damage is not None and self.fails_on_loss:
+            raise DataLoss(
+                f"{log.damage}, and its segment was removed: restore the file, or read with "
+                f"failOnDataLoss=false from position {log.first_position} on"
+            )
+        return log.first_position
+
     def _after(self, log: JournalLog, bookmarks: Iterable[Bookmark | Timestamp]) -> int:
         """The position after the earliest of some bookmarks."""
         found: list[int] = []
         for bookmark in bookmarks:
             if isinstance(bookmark, Timestamp):
-                found.append(log.position_of_time(bookmark.microseconds))
+                at = log.position_of_time(bookmark.microseconds)
+                found.append(at if at > log.first_position else self._oldest(log))
                 continue
             position = log.position_of_message(bookmark.publisher_id, bookmark.sequence)
             if position is not None:

@@ -195,6 +195,27 @@ def test_a_file_that_is_not_whole_counts_as_none(tmp_path: Path, change: str) ->
     assert seal_journal(tmp_path) == [first]
 
 
+@pytest.mark.parametrize("start", ["EPOCH", "2001-01-01"])
+def test_a_file_that_is_damaged_at_its_end_does_not_hide_what_its_segment_had(
+    tmp_path: Path, start: str
+) -> None:
+    writer = write(tmp_path)
+    seal_journal(tmp_path)
+    for number in range(1, 4):
+        writer.files.forget_oldest()
+        writer.files.remove_files(number)
+    path = sealed_path(tmp_path, 2)
+    spoil(path, at=path.stat().st_size - 20)
+    with pytest.raises(
+        DataLoss, match=r"00000002\.parquet.*, and its segment was removed: restore"
+    ):
+        read(tmp_path, startingOffsets=start)
+    rest = positions(tmp_path, startingOffsets=start, failOnDataLoss="false")
+    assert rest == [*range(rest[0], COUNT + 1)]
+    assert rest[0] > 1
+    assert positions(tmp_path, startingPosition=str(rest[0])) == rest
+
+
 def test_a_file_of_another_journal_is_not_read(tmp_path: Path) -> None:
     write(tmp_path / "old")
     seal_journal(tmp_path / "old")
@@ -399,7 +420,7 @@ def test_the_command_seals_a_journal_and_mends_its_files(
     assert run(["pyspark", "seal", str(tmp_path), "--verify"]) == 0
     assert [line[-17:] for line in capsys.readouterr().out.splitlines()] == [
         "0 segments sealed",
-        "1 segments sealed",
+        "1 segment sealed",
     ]
     spoil(tmp_path / segment_name(2), at=500)
     sealed_path(tmp_path, 2).unlink()
