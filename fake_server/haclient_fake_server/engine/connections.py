@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from typing_extensions import override
@@ -508,7 +509,7 @@ class BookmarkSubscription(Subscription):
         self.remaining: int | None = None
         self.pace: ReplayPace | None = None
         self.is_held = False
-        self.group: list[BookmarkSubscription] | None = None
+        self.group: ReplayGroup | None = None
         self.cid = ""
         self.wants_completed = False
         self.wants_persisted = False
@@ -567,3 +568,40 @@ class BookmarkSubscription(Subscription):
         super().select(selection)
         self.style |= Style.BOOKMARK
         self.heads: Mapping[int, bytes | None] | None = None
+
+
+class ReplayGroup:
+    """Two or more subscriptions with one replay; the first one reads.
+
+    A record is looked at by the members of its topic, which are found as in a `RouteTable`: there
+    may be thousands of others.
+
+    Attributes:
+        members: All of them, in the order in which they receive a record.
+    """
+
+    def __init__(self, members: list[BookmarkSubscription]) -> None:
+        self.members = members
+        self._literal: dict[str, list[BookmarkSubscription]] = {}
+        self._patterns: dict[Hashable, list[BookmarkSubscription]] = {}
+
+    def of_topic(self, topic: str) -> Sequence[BookmarkSubscription]:
+        """The members with a topic, in order."""
+        if not self._literal and not self._patterns:
+            for item in self.members:
+                matcher = item.matcher
+                if matcher.is_regex:
+                    self._patterns.setdefault(matcher.key, []).append(item)
+                else:
+                    self._literal.setdefault(matcher.text, []).append(item)
+        found = self._literal.get(topic, [])
+        matching = [each for each in self._patterns.values() if each[0].matcher.matches(topic)]
+        if not matching:
+            return found
+        return sorted(chain(found, *matching), key=lambda item: item.number)
+
+    def remove(self, item: BookmarkSubscription) -> None:
+        """A member has left."""
+        self.members.remove(item)
+        self._literal.clear()
+        self._patterns.clear()

@@ -361,29 +361,40 @@ class Replay:
     def _scan_together(self, members: Sequence[BookmarkSubscription]) -> tuple[list[bytes], int]:
         """The next records for several subscriptions, up to the first that is not due yet.
 
+        All of them have the same position, and pass what is read together: there may be thousands,
+        so that a record is looked at only by those of its topic.
+
         Returns:
-            The frames, and the size of the records, which counts for each subscription: there may
-            be hundreds of them.
+            The frames, and the size of the records, which counts for each of these.
         """
         reader, pace = members[0], members[0].pace
         if not reader.ahead:
-            records = records_of(self._read(reader, AHEAD_BYTES))
+            records = records_of(self._read(reader, AHEAD_BYTES if pace else CHUNK_BYTES))
             reader.ahead = [each for each in records if each.position >= reader.position]
             reader.ahead.reverse()
         frames: list[bytes] = []
-        size = 0
+        size, end, passed = 0, reader.position, ""
+        wanting: dict[int, Sequence[BookmarkSubscription]] = {}
         while reader.ahead and size < FEED_BYTES:
             record = reader.ahead[-1]
-            here = [item for item in members if item.position <= record.position]
+            here: Sequence[BookmarkSubscription] = ()
+            if record.command == RecordCommand.PUBLISH:
+                if record.topic_id not in wanting:
+                    topic = self._routes.by_id[record.topic_id].topic
+                    wanting[record.topic_id] = replay_group.of_topic(reader, topic)
+                here = wanting[record.topic_id]
             if pace is not None and any(self._is_for(item, record) for item in here):
                 for item in here:
                     frames += self._end_of_replay(item, record)
-                if self._is_early(here[0], pace, record):
+                if self._is_early(reader, pace, record):
                     break
             for item in here:
                 frames += self._scan_with_care(item, (record,))
-            size += len(here) * (RECORD_HEADER_BYTES + len(record.payload))
+            size += (1 + len(here)) * (RECORD_HEADER_BYTES + len(record.payload))
+            end = record.position + 1
+            passed = record.bookmark if record.is_data else passed
             reader.ahead.pop()
+        _pass_together(members, end, passed)
         return frames, size
 
     def _end_of_replay(self, item: BookmarkSubscription, record: Record) -> list[bytes]:
@@ -649,6 +660,22 @@ def _pass_chunk(item: BookmarkSubscription, chunk: bytes, last: Record) -> None:
             if record.position >= item.position:
                 _pass(item, record)
     _pass(item, last)
+
+
+def _pass_together(members: Iterable[BookmarkSubscription], end: int, bookmark: str) -> None:
+    """Let subscriptions pass the records before a position, each as far as its end.
+
+    Args:
+        members: Subscriptions that have passed what there is for them.
+        end: The position.
+        bookmark: That of the last message before it; empty if they had passed all.
+    """
+    for item in members:
+        if item.last_position is not None and item.last_position < end - 1:
+            item.position = item.last_position + 1
+        elif item.remaining != 0:
+            item.position = end
+            item.passed = bookmark or item.passed
 
 
 def _is_past(item: BookmarkSubscription, record: Record) -> bool:

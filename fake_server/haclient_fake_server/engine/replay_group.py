@@ -10,14 +10,19 @@ the log. The last member of a group continues alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from haclient_fake_server.engine.connections import BookmarkSubscription
+from haclient_fake_server.engine.connections import BookmarkSubscription, ReplayGroup
 
 
 def members_of(item: BookmarkSubscription) -> tuple[BookmarkSubscription, ...]:
     """The subscriptions that share a subscription's replay; the first one reads."""
-    return (item,) if item.group is None else tuple(item.group)
+    return (item,) if item.group is None else tuple(item.group.members)
+
+
+def of_topic(item: BookmarkSubscription, topic: str) -> Sequence[BookmarkSubscription]:
+    """Those of them that a record of this topic may be for."""
+    return (item,) if item.group is None else item.group.of_topic(topic)
 
 
 def join(items: Iterable[BookmarkSubscription]) -> None:
@@ -35,20 +40,20 @@ def join(items: Iterable[BookmarkSubscription]) -> None:
             groups.setdefault(key, []).append(item)
     for members in groups.values():
         if len(members) > 1:
-            reader = members[0]
+            reader, group = members[0], ReplayGroup(members)
             for item in members:
-                item.group, item.pace = members, reader.pace
+                item.group, item.pace = group, reader.pace
                 if item is not reader:  # one cursor suffices; the other ones would fall behind
                     item.read_anew()
 
 
 def leave(item: BookmarkSubscription) -> None:
     """Let a subscription read the log alone again, from its own position."""
-    members, item.group = item.group, None
-    if members is None:
+    group, item.group = item.group, None
+    if group is None:
         return
-    members.remove(item)
+    group.remove(item)
     item.read_anew()
     item.pace = None if item.pace is None else item.pace.anew()
-    if len(members) == 1:
-        leave(members[0])
+    if len(group.members) == 1:
+        leave(group.members[0])

@@ -56,6 +56,35 @@ def test_the_order_holds_across_chunks_and_a_reader_that_is_slow() -> None:
     assert numbers(reader) == list(range(300))
 
 
+@pytest.mark.parametrize("topic", ["elsewhere", "^else"])
+def test_what_is_idle_takes_no_turns_of_those_that_have_messages(topic: str) -> None:
+    turns = []
+    for idle in (0, 300):
+        world = published(300, size=4000)
+        reader = paused(world)
+        for number in range(10, 10 + idle):
+            reader.subscribe(str(number), t=topic, opts="pause", bm="0", a="")
+        reader.stalled = True
+        resume(reader, ",".join(["1", "2", "3", *map(str, range(10, 10 + idle))]))
+        turns.append(0)
+        while world.engine.has_backlog(reader.number):
+            world.apply(world.engine.pump(reader.number, world.now))
+            turns[-1] += 1
+        assert numbers(reader) == list(range(300))
+    assert turns[0] == turns[1]
+
+
+def test_a_pattern_and_a_topic_share_a_replay_in_their_order() -> None:
+    world = published(30)
+    reader = world.client("reader")
+    for sub_id, topic in (("1", "^[ab]"), ("2", "a"), ("3", "^[bc]"), ("4", "none")):
+        reader.subscribe(sub_id, t=topic, opts="pause", bm="0", a="")
+    resume(reader, "1,2,3,4")
+    got = [(int(each.data), each.sub_ids) for each in reader.take() if each.kind == "p"]
+    subscribers = {0: [["1"], ["2"]], 1: [["1"], ["3"]], 2: [["3"]]}
+    assert got == [(number, ids) for number in range(30) for ids in subscribers[number % 3]]
+
+
 def test_those_that_are_resumed_one_by_one_are_replayed_one_by_one() -> None:
     world = published(30)
     reader = paused(world)
