@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from haclient.protocol.identity import publisher_id
 from haclient_fake_server.engine.replay import CHUNK_BYTES, FEED_BYTES
-from support.engine import Peer, World
+from haclient_stores.bookmark import Timestamp
+from support.engine import START_US, Peer, World
 
 pytestmark = pytest.mark.row("OP6")
 
@@ -270,3 +272,64 @@ def test_whatever_is_changed_each_subscription_gets_each_message_once_and_in_ord
         assert got == (wanted[: len(got)] if sub_id in readers.gone else wanted)
     readers.reader.close()
     assert readers.world.engine.next_due == float("inf")
+
+
+def is_active(reader: Peer, sub_id: str) -> bool:
+    """Whether a paused subscription can be resumed: its range may lie behind the log."""
+    reader.take()
+    reader.send(c="subscribe", sub_id=sub_id, opts="pause", a="processed")
+    return reader.take()[-1].status == "success"
+
+
+KINDS: list[dict[str, str | int]] = [
+    {},
+    {"a": "completed"},
+    {"filter": "/n > 20"},
+    {"opts": "pause,top_n=7"},
+    {"bm": f"[0:{publisher_id('pubber')}|25|]"},
+    {"bm": f"[0:{Timestamp(START_US + 110_000_000)}]", "a": "completed"},
+    {"opts": "pause,fully_durable"},
+]
+
+
+@given(
+    wanted=st.lists(
+        st.tuples(st.sampled_from(["a", "b", "^[ab]", "^.", "none"]), st.sampled_from(KINDS)),
+        min_size=2,
+        max_size=6,
+    ),
+    bodies=st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 3000])), max_size=80),
+    late=st.integers(0, 10),
+)
+def test_each_gets_the_same_as_in_a_replay_of_its_own(
+    wanted: list[tuple[str, dict[str, str | int]]], bodies: list[tuple[str, int]], late: int
+) -> None:
+    results = []
+    for together in (True, False):
+        world = World()
+        pubber, reader = world.client("pubber"), world.client("reader")
+        for number, (topic, size) in enumerate(bodies, 1):
+            body = b'{"n":%d,"pad":"%b"}' % (number, b"x" * size)
+            pubber.publish(number, body, topic=topic, a="")
+            world.advance(0.25)
+        world.advance(20)  # the end of the range
+        for number, (topic, fields) in enumerate(wanted):
+            reader.subscribe(
+                str(number), **{"t": topic, "bm": "0", "opts": "pause", "a": "", **fields}
+            )
+        ids = [each for each in map(str, range(len(wanted))) if is_active(reader, each)]
+        reader.stalled = True
+        for each in [",".join(ids)] if together else ids:
+            resume(reader, each)
+        world.apply(world.engine.pump(reader.number, world.now))
+        for number in range(late):
+            pubber.publish(len(bodies) + 1 + number, b'{"n":99}', topic="abc"[number % 3], a="")
+        reader.stalled = False
+        world.replay_backlog(reader)
+        world.advance(30)
+        got: dict[str, list[str]] = {each: [] for each in ids}
+        for message in reader.take():
+            for sub_id in message.sub_ids:
+                got[sub_id].append(message.ack_type or message.bookmark)
+        results.append(got)
+    assert results[0] == results[1]
