@@ -1,9 +1,9 @@
 """The commands about queues: acknowledgements, which are deletes, and browsing.
 
 What looks at many messages is carried out in steps between the batches of the broker. Each step
-sees the queue as it is then. A long list of bookmarks is one of these: the commands that follow it
-on its connection wait for its end. An acknowledgement by filter and a query look at every message
-of the queue, and hold nothing up.
+sees the queue as it is then. The commands that follow an acknowledgement on its connection wait for
+its end, with which its sequence is used up: a client that is cut before sends it again. A query
+holds nothing up.
 """
 
 from __future__ import annotations
@@ -78,12 +78,11 @@ class QueueCommands:
             connection.reading.check(message.topic)
         if message.filter:
             request = read_request(message, _literal(options), connection.reading)
-            _check_pending(connection)
-            if not self._is_duplicate(connection, message, queue):
-                self.log.note_seen(connection.publisher, message.sequence or 0)
-                self._begin(connection, self._end_matching(connection, request, queue, act))
-            return
-        steps = self._end_listed(connection, message, queue, act)
+            if self._is_duplicate(connection, message, queue):
+                return
+            steps = self._end_matching(connection, request, queue, act)
+        else:
+            steps = self._end_listed(connection, message, queue, act)
         if next(steps, self) is not self:
             connection.delete = steps
             self.outbox.wake(connection)
@@ -158,6 +157,7 @@ class QueueCommands:
             matches += 1
             removed += len(queue.removals) - before
         message = request.message
+        self.log.note_seen(connection.publisher, message.sequence or 0)
         self._confirm(connection, message, queue, matches=matches, removed=removed)
 
     def _confirm(

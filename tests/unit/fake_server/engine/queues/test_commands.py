@@ -238,21 +238,6 @@ def test_a_client_that_does_not_wait_for_answers_is_refused_more() -> None:
     assert (len(accepted), last.status, last.reason) == (16, "failure", "too many queries")
 
 
-def test_a_refused_acknowledgement_by_filter_changes_nothing() -> None:
-    world = QueueWorld()
-    world.publish_numbers(1)
-    reader = world.client("reader")
-    reader.stalled = True
-    query = encode_frame({"c": "sow", "cid": "4", "t": "work"})
-    fields = {"c": "sow_delete", "cid": "5", "t": "work", "filter": "/n = 1", "a": "processed"}
-    reader.send_all([query] * 16 + [encode_frame(fields)])
-    (answer,) = reader.acks()
-    assert (answer.status, answer.reason) == ("failure", "too many queries")
-    reader.stalled = False
-    world.replay_backlog(reader)
-    assert world.states() == (1, 0)
-
-
 def test_a_query_of_large_messages_is_sent_in_several_steps() -> None:
     world = QueueWorld()
     large = [b'{"n": %d, "fill": "%s"}' % (n, b"x" * 700_000) for n in range(1, 6)]
@@ -287,3 +272,19 @@ def test_messages_of_a_type_without_fields_match_as_in_every_filter() -> None:
     assert [message.data for message in delivered(worker)] == [b"n=2\x01"]
     acknowledge(worker, filter="/n IS NULL")
     assert len(world.queue(message_type="xml").table) == 0
+
+
+def test_an_acknowledgement_by_filter_that_was_cut_is_carried_out_when_it_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QueueWorld()
+    monkeypatch.setattr(commands, "STEP_MESSAGES", 2)
+    world.publish_numbers(5)
+    fields = {"filter": "/n > 0", "s": 1, "a": "processed"}
+    client = world.client("ops")
+    client.stalled = True
+    acknowledge(client, **fields)
+    client.close()
+    assert world.states() != (0, 0)
+    acknowledge(world.client("ops"), **fields)
+    assert world.states() == (0, 0)
