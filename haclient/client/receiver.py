@@ -82,6 +82,7 @@ class Receiver:
                 command, queue, markers=markers, lasts=resumes, leases=leases
             )
             opened.append(subscription)
+            self._subscriber.logs.read(subscription)
             self._limit_silence(subscription, queue, timeout_of(command))
             self._core.consumers.add(subscription, queue)
             if is_closed:  # by another task, before the server's answer came

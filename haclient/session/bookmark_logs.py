@@ -15,7 +15,7 @@ from haclient.protocol.commands import Command
 from haclient.session.custom_stores import StoreSubscription
 from haclient.session.kept_subscriptions import KeptSubscriptions
 from haclient.session.resume import ResumeContext, resume_options
-from haclient.session.subscriptions import SubscribeRequest, Subscription
+from haclient.session.subscriptions import Marker, SubscribeRequest, Subscription
 from haclient_stores.bookmark import MOST_RECENT, NOW, parse_bookmark
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.bookmark_stores.tracked_store import TrackedBookmarkStore
@@ -46,6 +46,7 @@ class BookmarkLogs:
         self._kept = kept
         self._custom: dict[str, StoreSubscription] = {}  # by id; they know what the store does not
         self._served: dict[str, set[Subscription]] = {}  # by id; their handlers have yet to end
+        self._streams: dict[str, set[Subscription]] = {}  # by id; they have yet to be closed
         self._generated_ids: set[str] = set()  # that the application did not choose
         self._purged_ids: list[str] = []  # of ended subscriptions, to be generated again
 
@@ -64,6 +65,11 @@ class BookmarkLogs:
         """Note that a handler's task gets its messages, which may end later than it does."""
         self._served.setdefault(subscription.sub_id, set()).add(subscription)
 
+    def read(self, subscription: Subscription) -> None:
+        """Note that a stream has its messages, which is closed later than it ends, or never."""
+        if subscription.log is not None:
+            self._streams.setdefault(subscription.sub_id, set()).add(subscription)
+
     def is_served(self, subscription: Subscription) -> bool:
         """Whether a handler's task gets its messages."""
         return subscription in self._served.get(subscription.sub_id, ())
@@ -81,19 +87,29 @@ class BookmarkLogs:
         """The part of a subscription that begins now.
 
         Its undiscarded messages are redelivered to this one. Earlier handlers of the id that are
-        still running keep what they have yet to process.
+        still running keep what they have yet to process; earlier streams that were not closed have
+        no more.
         """
         log = self.of(request)
-        if log is None or request.sub_id not in self._served or self._has_log(request.sub_id):
+        if log is None or self._has_log(request.sub_id):
             return log
-        tracked = [one for one in self._served[request.sub_id] if one.log is not None]
-        if tracked:
+        streams = self._streams.pop(request.sub_id, set())
+        for one in streams:
+            one.drop_queued()  # with the mark of the end
+            one.queue.mark(Marker.ENDED)
+            one.queue.skip_rest()
+        tracked = [one for one in self._served.get(request.sub_id, ()) if one.log is not None]
+        if tracked or streams:
             taken = [one.queue.unprocessed() for one in tracked]
             log.ended_except({message.number for messages in taken for message in messages})
         return log
 
     def release(self, ended: Subscription) -> None:
         """Have the undiscarded messages of an ended subscription redelivered."""
+        if streams := self._streams.get(ended.sub_id):
+            streams.discard(ended)
+            if not streams:
+                del self._streams[ended.sub_id]
         self._release(ended.log, ended.sub_id, ended)
 
     def release_refused(self, request: SubscribeRequest) -> None:

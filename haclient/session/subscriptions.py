@@ -218,15 +218,15 @@ class SubscriptionQueue(Protocol):
 
     @abstractmethod
     def drop(self, *, keep_replaced: bool = False) -> list[Message]:
-        """Drop what was not delivered.
+        """Drop what was not delivered, and return it, in order.
 
         Args:
-            keep_replaced: Whether messages from before the last replace stay: a resume with another
-                filter does not redeliver them.
-
-        Returns:
-            The dropped messages, in order.
+            keep_replaced: Keep messages from before the last replace, which a resume lacks.
         """
+
+    def skip_rest(self) -> None:
+        """Deliver nothing more of what the consumer has taken: it is redelivered elsewhere."""
+        return  # so that it is not abstract
 
     def unprocessed(self) -> list[Message]:
         """The messages that a handler has yet to return from: those that it has, then the queue."""

@@ -177,10 +177,14 @@ class MessageQueue(SubscriptionQueue):
         """
         self._stops = True
         if not keeps:
-            self.skips_rest = True
-            if self.on_stop is not None:
-                self.on_stop()
+            self.skip_rest()
         self.end(ShuttingDown("the stream has ended early, since its client shuts down"))
+
+    @override
+    def skip_rest(self) -> None:
+        self.skips_rest = True
+        if self.on_stop is not None:
+            self.on_stop()
 
     def take_no_more(self) -> None:
         """Hold nothing from now on: whoever asks for a message waits for the end."""

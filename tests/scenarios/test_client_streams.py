@@ -424,6 +424,35 @@ async def test_a_closed_stream_leaves_a_slow_handler_of_its_id_what_that_has(
     assert late == [b"0"]
 
 
+@pytest.mark.parametrize("make", [MemoryBookmarkStore, DictBookmarkStore])
+@pytest.mark.parametrize("end", ["unsubscribe", "disconnect"])
+async def test_what_a_stream_that_was_not_closed_has_left_comes_to_the_next_one_of_its_id(
+    tmp_path: Path, end: str, make: type[MemoryBookmarkStore | DictBookmarkStore]
+) -> None:
+    async with (
+        instances("east", config=durable(tmp_path)) as (east,),
+        Client("c", bookmark_store=make()) as client,
+    ):
+        await client.connect(east.uri)
+        await client.logon()
+        await client.publish_many("orders", [b"0", b"1", b"2", b"3"])
+        await client.publish_flush()
+        before = await client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH).open()
+        for _ in range(3):
+            if (message := await anext(before)).data != b"1":
+                message.discard()
+        if end == "unsubscribe":
+            await client.unsubscribe("s")
+        else:
+            await client.disconnect()
+            await client.connect(east.uri)
+            await client.logon()
+        async with client.bookmark_stream("orders", sub_id="s") as messages:
+            assert await bodies(before) == []
+            await before.aclose()
+            assert [(await anext(messages)).data for _ in range(2)] == [b"1", b"3"]
+
+
 async def test_what_a_bookmark_store_cannot_remember_leaves_the_block_as_itself() -> None:
     class Full(DictBookmarkStore):
         @override

@@ -23,6 +23,8 @@ transaction.
 
 **Order:** save, commit, then `discard()`. A discard before the commit would let the recovery point
 pass a message whose effect may still be rolled back. The connection must not commit by itself.
+A message that was committed and not discarded has its effect again if the same process subscribes
+its id again: the database is read once, since what it holds later may still be rolled back.
 
 **An explicit start** (anything but `MOST_RECENT`) forgets the saved state, as in every store:
 processed messages are redelivered. The database forgets it in the transaction of the first `save`

@@ -280,7 +280,7 @@ def test_an_acknowledgement_by_filter_that_was_cut_is_carried_out_when_it_is_sen
     world = QueueWorld()
     monkeypatch.setattr(commands, "STEP_MESSAGES", 2)
     world.publish_numbers(5)
-    fields = {"filter": "/n > 0", "s": 1, "a": "processed"}
+    fields: dict[str, str | int] = {"filter": "/n > 0", "s": 1, "a": "processed"}
     client = world.client("ops")
     client.stalled = True
     acknowledge(client, **fields)
