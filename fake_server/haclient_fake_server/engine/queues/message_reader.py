@@ -8,6 +8,7 @@ next batch begins; by then the block was written, and the place where it begins 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import count
 from typing import Final, NamedTuple
@@ -23,7 +24,6 @@ from haclient_fake_server.engine.queues.message_table import (
 from haclient_fake_server.journal.format import (
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
     JournalFormatError,
     headers,
 )
@@ -131,20 +131,27 @@ class MessageReader:
         """
         places, publishers, sequences = (array("Q", bytes(8 * len(positions))) for _ in range(3))
         rows, last = dict(zip(positions, count(), strict=False)), positions[-1]
-        journal, position = self._journal, 0
-        cursor = journal.seek(positions[0])
-        while not journal.has_segment(cursor.segment):  # somebody has removed its file
-            cursor = Cursor(cursor.segment + 1, SEGMENT_HEADER_BYTES)
-        while position < last:
-            chunk, cursor = journal.read(cursor, REREAD_BYTES)
-            if not chunk:
+        journal = self._journal
+        for segment, number in journal.strides_from(positions[0]):
+            strides = segment.index.strides
+            first, behind = strides[number].position, segment.manifest.next_position
+            if number + 1 < len(strides):
+                behind = strides[number + 1].position
+            if first > last:
                 break
-            begin = to_place(Cursor(cursor.segment, cursor.offset - len(chunk)))
-            for at, fields in headers(chunk):
-                row = rows.get(fields[4])
-                if row is not None:
-                    places[row], publishers[row], sequences[row] = begin + at, fields[5], fields[6]
-                position = fields[4] or position  # a removal from a queue has none
+            # What has none of them is not read: they may be far apart in the log.
+            next_one = positions[bisect_left(positions, first)]
+            if next_one >= behind or not journal.has_segment(segment.number):
+                continue
+            offset, _ = segment.index.span(number, segment.end)
+            for chunk in journal.read_stride(segment, number, REREAD_BYTES):
+                begin = to_place(Cursor(segment.number, offset))
+                offset += len(chunk)
+                for at, fields in headers(chunk):
+                    row = rows.get(fields[4])
+                    if row is not None:
+                        places[row], publishers[row] = begin + at, fields[5]
+                        sequences[row] = fields[6]
         return places, publishers, sequences
 
     def _fill(self, number: int, offset: int) -> bool:

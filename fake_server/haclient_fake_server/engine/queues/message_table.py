@@ -30,6 +30,9 @@ CHUNK_ROWS: Final = 65_536
 
 PAGED_ROWS: Final = 16_384
 """Rows of a chunk of a paged table: it is read again in some 20 ms, in which others wait."""
+PAGED_STRETCH: Final = 32 * PAGED_ROWS
+"""Positions of the log in which the rows of such a chunk are: the messages of other topics between
+them are read, too."""
 RESIDENT_CHUNKS: Final = 16
 """Chunks of which a paged table keeps all in memory, 33 bytes for each row."""
 
@@ -274,6 +277,7 @@ class MessageTable:
         self._open: _Chunk | None = None  # the last one, while it is filled
         self._searched = _NO_ROWS  # where `find` has found the last one
         self._reread = reread or _not_paged
+        self._stretch = sys.maxsize if reread is None else PAGED_STRETCH
         paged_chunks = resident_chunks or RESIDENT_CHUNKS
         self._resident_chunks = sys.maxsize if reread is None else paged_chunks
         self._resident: dict[_Chunk, None] = {}  # those with all columns, the oldest first
@@ -310,7 +314,11 @@ class MessageTable:
             priority: The higher, the sooner; only where the table has priorities.
         """
         chunk = self._open
-        if chunk is None or len(chunk.states) == self._chunk_rows:
+        if (
+            chunk is None
+            or len(chunk.states) == self._chunk_rows
+            or row.position - self._firsts[-1] >= self._stretch
+        ):
             chunk = self._open = _Chunk()
             self._chunks.append(chunk)
             self._firsts.append(row.position)

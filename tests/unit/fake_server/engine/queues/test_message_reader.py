@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,16 @@ import pytest
 
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.outbox import Effects
 from haclient_fake_server.engine.queues import message_reader, message_table
 from haclient_fake_server.engine.queues import queue as queue_module
-from haclient_fake_server.engine.queues.message_table import split_place
+from haclient_fake_server.engine.queues.message_table import (
+    PAGED_STRETCH,
+    MessageRow,
+    MessageTable,
+    split_place,
+)
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
 from haclient_fake_server.journal.files import JournalFiles
@@ -217,3 +224,34 @@ def test_a_damaged_message_is_refused_with_its_place(tmp_path: Path, position: i
         assert error.value.path == tmp_path / segment_name(number)
     finally:
         broker.files.close()
+
+
+def test_what_lies_between_paged_messages_is_not_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QueueWorld(file_backed=True)
+    for number in range(8):
+        world.publish_numbers(1, first=number)
+        for _ in range(10):
+            world.publish(b"x" * 100_000, topic="elsewhere")
+    read = [0]
+    before = MemoryJournal.read_bytes
+
+    def read_bytes(self: MemoryJournal, number: int, count: int, offset: int) -> bytes:
+        read[0] += count
+        return before(self, number, count, offset)
+
+    monkeypatch.setattr(MemoryJournal, "read_bytes", read_bytes)
+    positions = [*world.queue().table.positions()]
+    places, _, sequences = world.engine._routes.queues.reader.reread(positions[::7])
+    assert list(sequences) == positions[::7]
+    assert all(places)
+    assert read[0] < 2**20  # of 8 MB
+
+
+def test_the_messages_of_a_paged_chunk_are_near_each_other_in_the_log() -> None:
+    table = MessageTable(reread=lambda _: (array("Q"), array("Q"), array("Q")))
+    for position in (1, 2, PAGED_STRETCH, PAGED_STRETCH + 1, PAGED_STRETCH + 2):
+        table.add(MessageRow(position, 1, position, 0))
+    chunks = [list(each.positions) for each in table.columns()]
+    assert chunks == [[1, 2, PAGED_STRETCH], [PAGED_STRETCH + 1, PAGED_STRETCH + 2]]
