@@ -319,6 +319,8 @@ class MessageTable:
             or len(chunk.states) == self._chunk_rows
             or row.position - self._firsts[-1] >= self._stretch
         ):
+            if chunk is not None and not chunk.live:
+                self._drop(len(self._chunks) - 1)  # it was kept to be filled
             chunk = self._open = _Chunk()
             self._chunks.append(chunk)
             self._firsts.append(row.position)

@@ -14,6 +14,7 @@ from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
     LEASED,
+    PAGED_STRETCH,
     REMOVED,
     MessageRow,
     MessageTable,
@@ -252,3 +253,13 @@ def test_a_paged_table_keeps_a_byte_for_a_message() -> None:
     ]
     assert (table.find(0, 30_000), table.find(0, count + 1)) == (30_000, None)
     assert table.rereads == 3, "a look-up reads the part that has the message, and no other"
+
+
+def test_a_paged_chunk_that_ends_with_its_stretch_and_has_no_message_is_dropped() -> None:
+    table = MessageTable(reread=lambda _: (array("Q"), array("Q"), array("Q")))
+    table.add(MessageRow(1, 1, 1, 0))
+    for number in range(1, 5):
+        position = number * (PAGED_STRETCH + 1)
+        table.add(MessageRow(position, 1, position, 0))
+        table.remove((position,))
+    assert len(table._chunks) == 2
