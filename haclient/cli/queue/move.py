@@ -181,20 +181,22 @@ class Mover:
                 for message in batch
             ]
             await client.publish_flush(timeout=self._timeout_s)
+            refused: list[tuple[Message, PublishFailed]] = []
             for sequence, message in copies:
-                await self._finish(message, sequence or 0)
-
-    async def _finish(self, message: Message, sequence: int) -> None:
-        try:
-            await self._client.wait_persisted(sequence, timeout=self._timeout_s)
-        except PublishFailed as error:
+                try:
+                    await client.wait_persisted(sequence or 0, timeout=self._timeout_s)
+                except PublishFailed as error:  # those behind it have copies, and are finished
+                    refused.append((message, error))
+                else:
+                    self._consumer.finish(message)
+        if refused:
+            first, why = refused[0]
             raise PublishFailed(
-                f"the server refused the copy of {message.bookmark} to {self._target!r}: "
-                f"{error.reason or 'no reason given'}; "
+                f"the server refused the copy of {first.bookmark} to {self._target!r}: "
+                f"{why.reason or 'no reason given'}; "
                 f"{self._consumer.consumed} messages were moved",
-                reason=error.reason,
-            ) from error
-        self._consumer.finish(message)
+                reason=why.reason,
+            ) from why
 
 
 def _correlation_id_of(message: Message) -> str:
