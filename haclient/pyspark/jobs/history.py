@@ -5,14 +5,14 @@ Each job takes a journal: a directory, or rows with the columns of `haclient.pys
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
@@ -49,12 +49,17 @@ def between(
 
     Args:
         journal: The rows.
-        since: The first moment; `None` for the beginning.
-        until: The first moment after the range; `None` for the end.
+        since: The first moment, in UTC if it has no zone; `None` for the beginning.
+        until: The first moment after the range, likewise; `None` for the end.
     """
     if since is not None:
-        journal = journal.where(sf.col("timestamp") >= sf.lit(since))
-    return journal if until is None else journal.where(sf.col("timestamp") < sf.lit(until))
+        journal = journal.where(sf.col("timestamp") >= _moment(since))
+    return journal if until is None else journal.where(sf.col("timestamp") < _moment(until))
+
+
+def _moment(time: datetime) -> Column:
+    """A time as a literal; PySpark would take one without a zone for one of this machine's zone."""
+    return sf.lit(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
 
 
 def export(
@@ -121,15 +126,19 @@ def replay(
         journal: A directory, or rows: of one instance, since positions of two say nothing about
             each other.
         handler: Called once for each group, in a worker.
-        schema: The schema of the rows that it yields, as DDL.
+        schema: The schema of the rows that it yields, as DDL. A column that a row lacks is null.
         by: The columns that make up a group; with none of them, all messages are one group.
+
+    Raises:
+        UsageError: A column is missing. What the handler yields is checked by the query.
     """
+    by = (by,) if isinstance(by, str) else tuple(by)
     rows = _rows_with_positions(journal)
     check_columns("journal", rows, ("position", *by))
     in_groups = rows.repartition(*by) if by else rows.coalesce(1)
     ordered = in_groups.sortWithinPartitions(*by, "position")
     to_arrow = arrow_schema_of(schema)
-    return ordered.mapInArrow(_replayer(handler, tuple(by), to_arrow), schema)
+    return ordered.mapInArrow(_replayer(handler, by, to_arrow), schema)
 
 
 def _replayer(
@@ -140,19 +149,68 @@ def _replayer(
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         messages = (message for batch in batches for message in batch.to_pylist())
-        rows: list[dict[str, Any]] = []
+        rows: list[Mapping[str, Any]] = []
         for _, group in groupby(messages, key=group_of):
-            for row in handler(group):
+            for row in _results(handler, group, schema):
                 rows.append(row)
                 if len(rows) >= _BATCH_ROWS:
-                    yield pa.RecordBatch.from_pylist(rows, schema=schema)
+                    yield _batch_of(handler, rows, schema)
                     rows = []
             for _unread in group:  # the handler may stop early; the next group begins after this
                 pass
         if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+            yield _batch_of(handler, rows, schema)
 
     return run
+
+
+def _results(
+    handler: Handler, group: Iterator[dict[str, Any]], schema: pa.Schema
+) -> Iterator[Mapping[str, Any]]:
+    """What a handler yields for a group; Arrow would leave out a name that the schema lacks.
+
+    Raises:
+        UsageError: It is not rows of the schema.
+    """
+    known = frozenset(schema.names)
+    rows: Any = handler(group)
+    if rows is None:
+        raise UsageError(f"{_name(handler)} has to yield dictionaries, and returns None")
+    for row in rows:
+        if not isinstance(row, Mapping):
+            raise UsageError(
+                f"{_name(handler)} has to yield dictionaries, found {type(row).__name__}"
+            )
+        if not row.keys() <= known:
+            unknown = ", ".join(str(name) for name in row if name not in known)
+            raise UsageError(
+                f"{_name(handler)} yields {unknown}, which is not in its schema "
+                f"({', '.join(schema.names)})"
+            )
+        yield row
+
+
+def _batch_of(
+    handler: Handler, rows: Sequence[Mapping[str, Any]], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Rows of a handler.
+
+    Raises:
+        UsageError: A value is not of the type of its column.
+    """
+    arrays: list[pa.Array] = []
+    for field in schema:
+        try:
+            arrays.append(pa.array([row.get(field.name) for row in rows], field.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"{_name(handler)} yields for {field.name} what is no {field.type}: {error}"
+            ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _name(handler: Handler) -> str:
+    return f"replay: {getattr(handler, '__name__', repr(handler))}"
 
 
 # --- state of the world -----------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -132,6 +134,17 @@ def test_a_range_of_time_includes_its_first_moment_and_not_its_last(spark: Spark
     assert between(prices(spark)).count() == 20
 
 
+def test_a_time_without_a_zone_is_utc_wherever_the_program_runs(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        chosen = between(prices(spark), since=MIDNIGHT.replace(tzinfo=None))
+    time.tzset()
+    assert min(row.position for row in chosen.collect()) == 10
+
+
 def changes(messages: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The step from one message to the next, which needs order and state."""
     before = None
@@ -166,6 +179,34 @@ def test_a_handler_may_stop_before_the_end_of_its_group(spark: SparkSession) -> 
         prices(spark), first_only, schema="position BIGINT", by=("topic", "sow_key")
     ).collect()
     assert sorted(each.position for each in rows) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("yielded", "problem"),
+    [
+        ({"topik": "a"}, "misspelt yields topik, which is not in its schema (topic, position)"),
+        ({"position": "no"}, "misspelt yields for position what is no int64"),
+        ("a", "misspelt has to yield dictionaries, found str"),
+        (None, "misspelt has to yield dictionaries, found NoneType"),
+    ],
+)
+def test_a_replay_names_what_its_function_yields_wrongly(
+    spark: SparkSession, yielded: object, problem: str
+) -> None:
+    def misspelt(_: Iterator[dict[str, Any]]) -> Iterator[Any]:
+        yield yielded
+
+    found = replay(prices(spark), misspelt, schema="topic STRING, position BIGINT", by="topic")
+    with pytest.raises(job_errors(), match=re.escape(problem)):
+        found.collect()
+
+
+def test_a_replay_names_a_function_that_returns_nothing(spark: SparkSession) -> None:
+    def silent(_: Iterator[dict[str, Any]]) -> Any:  # noqa: ANN401 - not what is wanted
+        return None
+
+    with pytest.raises(job_errors(), match="silent has to yield dictionaries, and returns None"):
+        replay(prices(spark), silent, schema="topic STRING").collect()
 
 
 def state(frame: DataFrame) -> dict[tuple[str, str], str]:
