@@ -122,9 +122,15 @@ class BodyParser:
             )
         for field in fields:
             if not _is_readable(field.type):
+                # No object or array fits a STRING.
+                advice = (
+                    "read the bodies, columns=data, and use parse_json"
+                    if pa.types.is_nested(field.type)
+                    else "make it a STRING, and cast it in the query"
+                )
                 raise UsageError(
                     f"bodySchema: the field {field.name} of type {field.type} is not read from "
-                    "JSON: make it a STRING, and cast it in the query"
+                    f"JSON: {advice}"
                 )
 
     @property

@@ -166,6 +166,13 @@ def test_a_type_that_is_not_read_from_json_is_refused() -> None:
         BodyParser((), pa.schema([("a", pa.date32())]))
 
 
+def test_a_map_is_not_taken_as_a_string_which_no_object_fits() -> None:
+    fields = pa.schema([("a", pa.map_(pa.string(), pa.int64()))])
+    with pytest.raises(UsageError, match="columns=data, and use parse_json"):
+        BodyParser((), fields)
+    assert parsed(pa.schema([("a", pa.string())]), b'{"a":{}}') == [b'{"a":{}}']
+
+
 @pytest.mark.row("SB6")
 def test_what_fits_is_typed_and_what_does_not_is_kept_beside_it(spark: SparkSession) -> None:
     bodies = [body for body, _ in GOOD] + BAD
