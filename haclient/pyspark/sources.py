@@ -83,7 +83,9 @@ class Columns:
         if body and not given:
             names = tuple(name for name in names if name != "data")
         self.names = names
-        self.ddl = schema_ddl(names) + (f", {body}, {CORRUPT} BINARY" if body else "")
+        # The comment tells the user which part is his, where PySpark cannot parse it.
+        fields = f", /* bodySchema: */ {body}, {CORRUPT} BINARY" if body else ""
+        self.ddl = schema_ddl(names) + fields
         self._has_body = bool(body)
 
     def parser(self, schema: StructType | None) -> BodyParser | None:
@@ -161,6 +163,9 @@ class SourceOptions:
         end: Point = read.time("endingTimestamp") or read.point("endingBookmark") or NOW
         if isinstance(end, BookmarkList):
             raise read.error("endingBookmark", "one bookmark")
+        times = [each.microseconds for each in (self.start, end) if isinstance(each, Timestamp)]
+        if ending and len(times) > 1 and times[1] < times[0]:
+            raise read.error(ending, f"no earlier than the start, {self.start}")
         # A time is where the range ends; a bookmark is its last message.
         self.end: Epoch | Now | Bookmark | Timestamp = end
         self.min_partitions = read.integer("minPartitions", 1)

@@ -40,15 +40,27 @@ both = pytest.mark.parametrize(("source", "given"), SOURCES, ids=["amps", "amps-
 
 
 @both
+def test_a_range_does_not_end_before_it_starts(
+    source: type[LogDataSource], given: dict[str, str]
+) -> None:
+    times = {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"}
+    with pytest.raises(UsageError, match="endingTimestamp has to be no earlier than the start, 20"):
+        source({**given, **times}).schema()
+    positions = {"startingPosition": "9", "endingPosition": "3"}
+    with pytest.raises(UsageError, match="endingPosition has to be no lower than startingPosition"):
+        JournalSettings({**JOURNAL, **positions})
+
+
+@both
 def test_the_fields_of_bodies_are_columns_in_place_of_the_body(
     source: type[LogDataSource], given: dict[str, str]
 ) -> None:
     ddl = source({**given, "bodySchema": "id BIGINT"}).schema()
     assert ddl.startswith("topic STRING, bookmark STRING, ")
-    assert ddl.endswith("correlation_id STRING, id BIGINT, _corrupt BINARY")
+    assert ddl.endswith("correlation_id STRING, /* bodySchema: */ id BIGINT, _corrupt BINARY")
     assert "data" not in ddl
     chosen = source({**given, "bodySchema": "id BIGINT", "columns": "data,topic"}).schema()
-    assert chosen == "data BINARY, topic STRING, id BIGINT, _corrupt BINARY"
+    assert chosen == "data BINARY, topic STRING, /* bodySchema: */ id BIGINT, _corrupt BINARY"
 
 
 @both
@@ -73,8 +85,8 @@ def test_a_schema_may_be_a_struct_type() -> None:
     )
     options = {**SERVER, "columns": "topic", "bodySchema": str(schema)}  # as PySpark passes it
     assert AmpsDataSource(options).schema() == (
-        "topic STRING, `id` bigint, `a``b` array<decimal(10,2)>, `c` struct<d:string>, "
-        "_corrupt BINARY"
+        "topic STRING, /* bodySchema: */ `id` bigint, `a``b` array<decimal(10,2)>, "
+        "`c` struct<d:string>, _corrupt BINARY"
     )
     for text in ("StructType(", "StructType([open('x')])", "StructType([1])"):
         with pytest.raises(UsageError, match="bodySchema has to be DDL such as 'id BIGINT', or a"):

@@ -51,7 +51,8 @@ def read_journal(
     Args:
         spark: A session to which our data sources are known.
         path: The directory of the broker, which this program and all workers can read.
-        columns: Names of the columns, in order; all by default.
+        columns: Names of the columns, in order, in a list or with commas between them; all by
+            default.
         verify: Check the sealed files that are read byte by byte before; a damaged one is named in
             a warning, and its segment is read instead. Otherwise the query fails when it meets
             damage.
@@ -63,7 +64,8 @@ def read_journal(
         StoreError: The log is damaged, or cannot be read.
     """
     given = {name: str(value) for name, value in options.items()}
-    given |= {"journalPath": str(path), **({"columns": ",".join(columns)} if columns else {})}
+    names = columns if isinstance(columns, str) else ",".join(columns)
+    given |= {"journalPath": str(path), **({"columns": names} if names else {})}
     if any(name.lower() == "bodyschema" for name in given):
         raise UsageError("read_journal has no bodySchema: give what it returns to parse_json")
     settings = JournalSettings(given)

@@ -87,6 +87,8 @@ class JournalSettings(SourceOptions):
         self.message_type = read.text("messageType", None)
         self.start_position = read.integer("startingPosition", None)
         self.end_position = read.integer("endingPosition", MAX_POSITION - 1) + 1
+        if self.end_position < (self.start_position or 0):
+            raise read.error("endingPosition", "no lower than startingPosition")
         self.partition_bytes = read.size("maxPartitionBytes", MAX_PARTITION_BYTES)
         read.check_unknown()
 

@@ -92,6 +92,7 @@ def test_a_snapshot_is_taken_and_wrong_options_are_refused(
     frame = read_journal(spark, journal, columns=["position"])
     JournalWriter(journal, start_id=78).append([message(b"later")])
     assert [row.position for row in frame.sort("position").collect()] == [*range(1, COUNT + 1)]
+    assert read_journal(spark, journal, columns="topic,position").columns == ["topic", "position"]
     with pytest.raises(UsageError, match="unknown option topics"):
         read_journal(spark, journal, topics="orders")
     assert read_journal(spark, journal, startingPosition=COUNT + 2).count() == 0

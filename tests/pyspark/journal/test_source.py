@@ -359,6 +359,8 @@ def test_errors_of_a_source_are_readable_in_the_program(
     typed = frame(spark, tmp_path / "none", bodySchema="id BIGINT, sequence BIGINT")
     with pytest.raises(PySparkException, match=r"bodySchema and columns both have sequence: leave"):
         typed.where("id = 1").count()
+    with pytest.raises(PySparkException, match=r"bodySchema: \*/ id BIGNT, _corrupt"):
+        frame(spark, tmp_path, bodySchema="id BIGNT")
     with pytest.raises(PySparkException, match=r"journalPath names .*, which is no directory here"):
         frame(spark, tmp_path / "none").count()
     write(tmp_path)

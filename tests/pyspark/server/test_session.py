@@ -214,7 +214,8 @@ def test_sql_reads_and_writes_views_and_tables_whose_queries_have_the_options(
         assert spark.readStream.options(**reading).table("log").isStreaming
         given = given.replace("orders", "trades.sql")
         spark.sql(f"INSERT INTO sink WITH ({given}) VALUES ('a')")  # noqa: S608  # the same
-        assert bodies(frame(spark, broker, topic="trades.sql")) == [b"a"]
+        spark.sql(f"INSERT INTO log WITH ({given}) (data) VALUES (X'62')")  # noqa: S608  # the same
+        assert bodies(frame(spark, broker, topic="trades.sql")) == [b"a", b"b"]
         with pytest.raises(PySparkException, match=r"uri is missing: .*options of the query"):
             spark.table("log").count()
         with pytest.raises(PySparkException, match=r"uri is missing: .*options of the query"):
