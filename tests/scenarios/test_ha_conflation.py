@@ -14,7 +14,7 @@ from haclient.client import Client, HAClient
 from haclient.protocol.messages import Message
 from haclient.session.connection_state import ConnectionState
 from haclient_fake_server.testing.cluster import Cluster
-from haclient_fake_server.testing.faults import Kill
+from haclient_fake_server.testing.faults import Cut, Kill
 from haclient_stores.audit_log import AuditLog
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -230,3 +230,26 @@ async def test_the_last_value_of_a_key_survives_a_fail_over_however_it_is_merged
             await third.wait()
     assert got[0] == 1
     assert got[-1] == 3
+
+
+@in_virtual_time
+async def test_a_lost_link_repeats_nothing_that_a_conflated_stream_processes() -> None:
+    got: list[bytes] = []
+    async with (
+        Cluster("east", on="memory") as cluster,
+        HAClient("c", servers=cluster.uris, bookmark_store=MemoryBookmarkStore()) as client,
+    ):
+        await client.publish_many("orders", [b"a1", b"b1", b"a2"])
+        await client.publish_flush()
+        stream = client.bookmark_stream("orders", sub_id="s", bookmark=EPOCH)
+        async with stream.conflate(lambda message: message.data[:1]) as messages:
+            await trio.sleep(1)  # all has arrived
+            taken = await anext(messages)  # before b1, in the place of a1
+            await cluster.apply(Cut())
+            await trio.sleep(5)  # the link is back
+            taken.discard()
+            with trio.move_on_after(5):
+                async for message in messages:
+                    got.append(message.data)
+                    message.discard()
+    assert (taken.data, got) == (b"a2", [b"b1"])

@@ -22,6 +22,7 @@ from haclient_stores.bookmark_stores.records import RecordKind, begun_flags
 from haclient_stores.disk.threads import Gate, ThreadBinding
 from haclient_stores.interfaces import Discard, SubscriptionLog
 from haclient_stores.tracker.entries import Alias, Chunk
+from haclient_stores.tracker.redelivery import AllBut
 from haclient_stores.tracker.server_order import ServerOrder, log_name
 from haclient_stores.tracker.tracker import SubscriptionTracker
 
@@ -214,6 +215,13 @@ class SubscriptionHandle(SubscriptionLog):
         with self._moving():
             self.tracker.link_lost(first_queued)
             self.notes.note(RecordKind.LOST, max(first_queued, 1))
+
+    @override
+    def dropped(self, numbers: Collection[int]) -> None:
+        first = min(numbers)
+        with self._moving():  # a conflated queue is in no order: its consumer may have later ones
+            self.tracker.link_lost(first, exempt=AllBut(frozenset(numbers)))
+            self.notes.note(RecordKind.LOST, max(first, 1))  # the reader's process holds none
 
     @override
     def ended(self) -> None:

@@ -12,11 +12,26 @@ A discard counts under the same numbers all the same, and a process that has end
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Container, Iterable
 from copy import copy
 from itertools import takewhile
 
+from typing_extensions import override
+
 from haclient_stores.tracker.entries import Alias, Chunk
+
+
+class AllBut(Container[int]):
+    """All numbers but these."""
+
+    __slots__ = ("_others",)
+
+    def __init__(self, others: Container[int]) -> None:
+        self._others = others
+
+    @override
+    def __contains__(self, number: object) -> bool:
+        return number not in self._others
 
 
 class Redelivery:
@@ -87,7 +102,7 @@ class Redelivery:
         chunks: Iterable[Chunk],
         *,
         is_open: Callable[[int], bool],
-        exempt: Collection[int] = (),
+        exempt: Container[int] = (),
     ) -> None:
         """Mark all undiscarded entries and aliases from a number on as awaiting redelivery.
 

@@ -35,7 +35,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -129,7 +129,7 @@ class SubscriptionTracker(Resumption):
         self._take_front()
         self.finished.begin(self.next_number, acked=acked)
 
-    def link_lost(self, first_queued: int, exempt: Collection[int] = ()) -> None:
+    def link_lost(self, first_queued: int, exempt: Container[int] = ()) -> None:
         """See `SubscriptionLog.link_lost`; `exempt` are messages that a handler still processes."""
         redelivery = self.redelivery
         redelivery.link_lost(first_queued, self.chunks, is_open=self._is_open, exempt=exempt)
