@@ -23,7 +23,13 @@ STEP_BYTES: Final = 1024 * 1024
 
 
 def records_at(
-    log: LogWriter, routes: Routes, clock: Clock, topics: Iterable[SowTable], position: int
+    log: LogWriter,
+    routes: Routes,
+    clock: Clock,
+    topics: Iterable[SowTable],
+    position: int,
+    *,
+    moment_us: int | None = None,
 ) -> Generator[None, None, list[SowTable]]:
     """Rebuild some topics of one message type as they were before a position of the log.
 
@@ -33,6 +39,8 @@ def records_at(
         clock: Tells which records have expired by now.
         topics: The topics as they are now.
         position: The first position that does not count.
+        moment_us: What has expired at this moment is left out, and at the last message before the
+            position; `None` for the moment at which that position was written, or now.
 
     Returns:
         The topics as they were, in the same order.
@@ -47,16 +55,19 @@ def records_at(
     while True:
         chunk, cursor = log.journal.read(cursor, STEP_BYTES)
         for record in records_of(chunk):
+            is_over = record.position >= position
+            until_us = moment_us if is_over and moment_us is not None else record.timestamp_us
             for topic in expiring if record.position else ():
-                topic.take_expired(record.timestamp_us, sys.maxsize)
-            if record.position >= position:
+                topic.take_expired(until_us, sys.maxsize)
+            if is_over:
                 return list(past.values())
             now = routes.by_id.get(record.topic_id) if record.position else None
             route = past_routes.get(now.topic) if now is not None else None
             if now is not None and route is not None and now.message_type == route.message_type:
                 apply(route, record)
         if not chunk:
+            until_us = clock.wall_us if moment_us is None else min(moment_us, clock.wall_us)
             for topic in expiring:
-                topic.take_expired(clock.wall_us, sys.maxsize)
+                topic.take_expired(until_us, sys.maxsize)
             return list(past.values())
         yield

@@ -19,7 +19,6 @@ the request.
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -69,7 +68,7 @@ from haclient_fake_server.engine.span import Span, covered_by, span_of
 from haclient_fake_server.engine.subscribing import Subscribing, check_live_only
 from haclient_fake_server.engine.timers import Clock
 from haclient_fake_server.journal.format import Record, RecordCommand, RecordFlag
-from haclient_stores.bookmark import NOW
+from haclient_stores.bookmark import NOW, Timestamp, parse_bookmark
 
 MAX_KEYS: Final = 100_000
 """Keys that one query or delete may name: they are looked up in one step, a tenth of a second."""
@@ -183,14 +182,13 @@ class Queries:
         ids: dict[str, str | int],
     ) -> LongCommand:
         """Answer a query with the records that there were before a position of the log."""
-        past = yield from self._records_at(topics, position)
+        point = parse_bookmark(request.message.bookmark)
+        moment_us = point.microseconds if isinstance(point, Timestamp) else 0
+        past = yield from records_at(
+            self.log, self.routes, self.clock, topics, position, moment_us=moment_us
+        )
         searches = [Search(topic, query) for topic in past]
         yield from self._answer(connection, request, searches, query, ids)
-
-    def _records_at(
-        self, topics: list[SowTable], position: int
-    ) -> Generator[None, None, list[SowTable]]:
-        return records_at(self.log, self.routes, self.clock, topics, position)
 
     def sow_and_subscribe(self, connection: Connection, message: Message) -> None:
         """Answer a query and go on with what changes its result.

@@ -10,6 +10,7 @@ from haclient.errors import UsageError
 from haclient_fake_server.engine import apply
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.engine.sow import table
+from haclient_fake_server.engine.timers import timestamp_text
 from support.engine import Peer, World
 from support.lengths import length
 from support.replicas import Group
@@ -165,10 +166,25 @@ def test_a_query_of_the_past_has_what_had_not_expired_then() -> None:
     peer.publish(3, b'{"id":3}')
     first, second, third = (f"{each}|{n}|" for n, each in enumerate(_publishers(peer), 1))
     assert records(peer, bm=first) == [b'{"id":1}']
-    assert records(peer, bm=second) == [b'{"id":2}']
+    assert records(peer, bm=second) == [b'{"id":1}', b'{"id":2}']
     assert records(peer, bm=third) == [b'{"id":2}', b'{"id":3}']
     world.advance(8)
-    assert records(peer, bm=third) == [b'{"id":3}']
+    assert records(peer, bm=third) == [b'{"id":2}', b'{"id":3}']  # as it was then
+
+
+def test_a_query_of_a_time_has_what_expired_before_the_next_message() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",), history=True, expiration_s=10),))
+    peer = world.client()
+    peer.publish(1, b'{"id":1}')
+    world.advance(5)
+    then = timestamp_text(world.engine.clock_us(world.now)).decode()
+    world.advance(5)
+    at_its_end = timestamp_text(world.engine.clock_us(world.now)).decode()
+    for _ in range(2):  # nothing follows; a message follows
+        world.advance(100)
+        assert records(peer, bm=then) == [b'{"id":1}']
+        assert records(peer, bm=at_its_end) == []
+        peer.publish(2, b'{"id":2}')
 
 
 def _publishers(peer: Peer) -> list[str]:
