@@ -113,6 +113,8 @@ class JournalMaintenance:
             await trio.to_thread.run_sync(journal.finish_copy, number)
 
     async def _remove(self, journal: JournalFiles, number: int) -> None:
+        await trio.to_thread.run_sync(journal.remove_files, number - 1)  # what has failed earlier
+        self._open_journal("remove", number)
         position = journal.segments[number].manifest.next_position
         topics = self._hub.sow_snapshot()
         if any(records for _, records in topics):

@@ -134,6 +134,7 @@ class JournalFiles(JournalReader):
             int, JournalSegment
         ]()  # the one that was read last is last
         self._unsealed = deque[JournalSegment]()  # full ones, the oldest first
+        self._forgotten = deque[int]()  # numbers of dropped segments whose files are there
         self._spares = deque[Path]()
         self._wanted_spares = preallocated_files - 1
         self._last_spare = 0
@@ -343,19 +344,25 @@ class JournalFiles(JournalReader):
         number = next(iter(self._segments))
         assert self._segments[number].manifest.sealed  # noqa: S101  # the caller has asked
         self._forget_file(self._segments.pop(number))
+        self._forgotten.append(number)
         return number
 
     def remove_files(self, number: int) -> None:
-        """Remove the files of a segment that the log does not have any more; may run in a thread.
+        """Remove the files of the dropped segments up to this one; may run in a thread.
+
+        The oldest first, also where an earlier call has failed: a start refuses a gap.
 
         Raises:
             StoreError: The disk failed: the next start may find the segment again.
         """
-        if self._places.is_archived(number):  # else a kill would leave what looks like a loss
-            self._note_archived(number, archived=False)
-        self._places.remove(number)
-        self._disk.remove(self._directory / manifest_name(number))
-        self._disk.fsync_dir(self._directory)
+        while self._forgotten and self._forgotten[0] <= number:
+            oldest = self._forgotten[0]
+            if self._places.is_archived(oldest):  # else a kill would leave what looks like a loss
+                self._note_archived(oldest, archived=False)
+            self._places.remove(oldest)
+            self._disk.remove(self._directory / manifest_name(oldest))
+            self._disk.fsync_dir(self._directory)
+            self._forgotten.popleft()
 
     def _note_archived(self, number: int, *, archived: bool) -> None:
         path = self._directory / manifest_name(number)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient_fake_server import hub
@@ -22,6 +23,8 @@ from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_fake_server.journal.sow_database import PreparedChanges, SowDatabase
 from haclient_fake_server.server import BrokerServer
+from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreError
 from support.broker import RawClient, running_broker
 from support.inbox import until
 
@@ -144,6 +147,37 @@ async def test_a_record_of_a_sow_is_not_lost_by_a_removal(tmp_path: Path) -> Non
     async with running_broker(settings) as server:
         (row,) = server.rows("sow")
         assert row["records"] == 40
+
+
+class _KeepingDisk(RealDisk):
+    """A disk on which the first segment cannot be removed for a while."""
+
+    keeps = False
+
+    @override
+    def remove(self, path: Path) -> None:
+        if self.keeps and path.name == segment_name(1):
+            raise StoreError(f"{path}: cannot remove: Permission denied")
+        super().remove(path)
+
+
+async def test_a_removal_that_has_failed_is_made_up_before_the_next_one(tmp_path: Path) -> None:
+    disk, settings = _KeepingDisk(), config(tmp_path)
+    async with (
+        BrokerServer(settings, disk=disk) as server,
+        RawClient.connect(server.uris[0]) as client,
+    ):
+        await client.logon("pubber", opts="ack_conflation=0s")
+        await publish(client, 1, 40)
+        assert await act(server, "archive") == ""
+        disk.keeps = True
+        for number in (1, 2):  # the second would leave a gap in the files
+            with pytest.raises(StoreError, match="cannot remove"):
+                await act(server, "remove", number)
+        disk.keeps = False
+        assert await act(server, "remove", 2) == ""
+    async with running_broker(settings) as server:
+        assert server.rows("transaction_log")[0]["number"] == 3
 
 
 @pytest.mark.row("RE3", "TL10")
