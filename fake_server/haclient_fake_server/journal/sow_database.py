@@ -254,7 +254,8 @@ class SowDatabase:
             if known != stored:
                 self._write_definitions(database, known)
         records = list(_records(database))
-        self._place = place
+        if known == self._definitions:  # else the log alone has some of the records
+            self._place = place
         return SavedRecords(place.end, next_position, frozenset(known), records)
 
     def _drop_topic(self, database: sqlite3.Connection, topic: bytes) -> None:
