@@ -70,7 +70,7 @@ def _literal(text: str) -> Form:
 def _field(name: str) -> Form:
     def value(message: Message) -> bytes:
         found: object = getattr(message, name)
-        return b"" if found is None else str(found).encode()
+        return b"" if found is None else str(found).encode(errors="surrogateescape")
 
     return value
 

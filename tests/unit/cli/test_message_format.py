@@ -66,3 +66,8 @@ def test_format_and_json_exclude_each_other() -> None:
         message_form("{data}", as_json=True)
     assert message_form(None, as_json=False)(MESSAGE) == b"\xffbody {topic}\n"
     assert message_form(None, as_json=True)(MESSAGE).startswith(b'{"topic":"orders"')
+
+
+def test_a_header_that_is_not_utf_8_is_printed_as_its_bytes() -> None:
+    message = Message(sow_key="B\udcff", data=b"{}")
+    assert parse_format("{key} {data}")(message) == b"B\xff {}\n"
