@@ -18,7 +18,7 @@ from haclient.protocol.options import Options
 from haclient_fake_server.engine.acks import Reason, Refused, ack, requested
 from haclient_fake_server.engine.answers import Answer, check_batch_size
 from haclient_fake_server.engine.connections import Connection, LongCommand, Style
-from haclient_fake_server.engine.filters import Document
+from haclient_fake_server.engine.filters import Document, Filter
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.patterns import to_text
@@ -74,15 +74,16 @@ class QueueCommands:
         act = self._action(connection, queue, options)
         if bool(message.bookmark) == bool(message.filter):
             raise Refused(Reason.INVALID_BOOKMARK, "wanted either bookmarks or a filter")
+        allowed: Filter | None = None
         if connection.reading is not None:
-            connection.reading.check(message.topic)
+            _, allowed = connection.reading.with_filter(message.topic, "", None)
         if message.filter:
             request = read_request(message, _literal(options), connection.reading)
             if self._is_duplicate(connection, message, queue):
                 return
             steps = self._end_matching(connection, request, queue, act)
         else:
-            steps = self._end_listed(connection, message, queue, act)
+            steps = self._end_listed(connection, message, queue, act, allowed)
         if next(steps, self) is not self:
             connection.delete = steps
             self.outbox.wake(connection)
@@ -108,16 +109,26 @@ class QueueCommands:
             return lambda positions: queue.expire(positions, connection)
         return lambda positions: queue.acknowledge(positions, connection)
 
-    def _end_listed(
-        self, connection: Connection, message: Message, queue: Queue, act: Action
+    def _end_listed(  # the parts of a command
+        self,
+        connection: Connection,
+        message: Message,
+        queue: Queue,
+        act: Action,
+        allowed: Filter | None,
     ) -> LongCommand:
-        """Acknowledge a list of bookmarks, once all of them are known to be well-formed."""
+        """Acknowledge a list of bookmarks, once all of them are known to be well-formed.
+
+        Those of messages that the user may not read are as if there were no such messages.
+        """
         found: dict[int, None] = {}
         try:
             for number, text in enumerate(message.bookmark.split(","), 1):
                 lease = queue.lease_of(text)  # as it was sent, mostly
                 position = _position(queue, text.strip()) if lease is None else lease.row.position
-                if position is not None:
+                if position is not None and (
+                    allowed is None or _is_allowed(queue, position, allowed)
+                ):
                     found[position] = None
                 if number % STEP_MESSAGES == 0 or queue.has_read_enough:
                     yield
@@ -260,6 +271,11 @@ def _position(queue: Queue, text: str) -> int | None:
     if lease is not None:
         return lease.row.position
     return queue.table.find(bookmark.publisher_id, bookmark.sequence)
+
+
+def _is_allowed(queue: Queue, position: int, allowed: Filter) -> bool:
+    document = queue.document(position)
+    return document is not None and allowed(document)
 
 
 def _matches(request: Request, queue: Queue, content: Content) -> bool:

@@ -153,6 +153,21 @@ def test_each_consumer_gets_what_its_user_may_read(world: World, own: str) -> No
     assert numbers(bob) == [2, 2]
 
 
+@pytest.mark.row("QB32")
+@pytest.mark.parametrize("opts", ["", "cancel", "expire", "lease_extension=1s"])
+def test_what_a_user_may_not_read_is_not_acknowledged_either(world: World, opts: str) -> None:
+    ann, root = (user(world, name) for name in ("ann", "root"))
+    for number in (1, 2, 1):
+        root.publish(None, b'{"id":%d}' % number, t="lot")
+    root.send(c="sow", t="shared", cid="s")
+    bookmarks = ",".join(each.bookmark for each in root.take() if each.kind == "sow")
+    ann.send(c="sow_delete", t="shared", bm=bookmarks, cid="c", a="stats", opts=opts)
+    (stats,) = ann.acks()
+    assert stats.matches == 2
+    root.send(c="sow", t="shared", cid="s")
+    assert 2 in numbers(root)
+
+
 def numbers(peer: Peer) -> list[int]:
     """The ids in the messages and records that came since the last look."""
     return [json.loads(each.data)["id"] for each in peer.take() if each.kind in {"p", "sow"}]
