@@ -485,6 +485,9 @@ class AuditLogReader:
             if block.kind == _RECEIVED:
                 sub_id = names[int(_U32.unpack_from(block.payload)[0])]
                 for publisher, sequence, number in block.received():
+                    # A store of the application's own may give what comes again its old number.
+                    if earlier := waiting.pop((sub_id, number), None):
+                        yield earlier
                     waiting[sub_id, number] = DeliveryRecord(
                         session.client, sub_id, publisher, sequence, block.time_us, None, ordinal
                     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Thread
 
@@ -86,6 +86,16 @@ def test_a_delivery_has_the_times_of_its_receipt_and_discard(path: Path) -> None
         DeliveryRecord("c", "s", 8, 4, 200, 210, 1),
         DeliveryRecord("c", "other", 9, 12, 201, None, 2),
     ]
+
+
+def test_a_delivery_that_came_again_under_its_number_is_another_record(path: Path) -> None:
+    with closing(AuditLog(path)) as log:
+        log.open_for("reader", 7, 1000)
+        for time_us in (1001, 1002):
+            log.received("s", [("11|5|", 1)], time_us)
+        log.discarded("s", 1, 1003)
+    found = [(each.received_us, each.discarded_us) for each in AuditLogReader(path).deliveries()]
+    assert found == [(1001, None), (1002, 1003)]
 
 
 def test_a_later_run_acknowledges_what_an_earlier_one_published(path: Path) -> None:
