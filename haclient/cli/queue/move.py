@@ -168,6 +168,7 @@ class Mover:
             TimedOut: The server has not persisted the copies in time; their originals stay.
         """
         client = self._client
+        refused: list[tuple[Message, PublishFailed]] = []
         with trio.CancelScope(shield=True):
             copies = [
                 (
@@ -181,7 +182,6 @@ class Mover:
                 for message in batch
             ]
             await client.publish_flush(timeout=self._timeout_s)
-            refused: list[tuple[Message, PublishFailed]] = []
             for sequence, message in copies:
                 try:
                     await client.wait_persisted(sequence or 0, timeout=self._timeout_s)

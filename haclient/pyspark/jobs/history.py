@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -181,13 +181,14 @@ def _results(
             raise UsageError(
                 f"{_name(handler)} has to yield dictionaries, found {type(row).__name__}"
             )
-        if not row.keys() <= known:
-            unknown = ", ".join(str(name) for name in row if name not in known)
+        found = cast("Mapping[str, Any]", row)
+        if not found.keys() <= known:
+            unknown = ", ".join(str(name) for name in found if name not in known)
             raise UsageError(
                 f"{_name(handler)} yields {unknown}, which is not in its schema "
                 f"({', '.join(schema.names)})"
             )
-        yield row
+        yield found
 
 
 def _batch_of(

@@ -26,7 +26,7 @@ class AllBut(Container[int]):
 
     __slots__ = ("_others",)
 
-    def __init__(self, others: Container[int]) -> None:
+    def __init__(self, others: Container[object]) -> None:
         self._others = others
 
     @override
