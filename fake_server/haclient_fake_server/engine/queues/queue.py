@@ -131,6 +131,8 @@ class Queue:
         removals: Publisher, sequence and reason of what was removed and is not in the journal yet.
         expires_replicated: Whether messages that another instance has received from their
             publishers expire here, too: it is not there to do it.
+        expires_own: Whether the others expire here: not for a while after the start of an instance
+            that is replicated.
         counts: How many messages were delivered, redelivered, cancelled, and removed for which
             reason, since the broker was started.
 
@@ -181,6 +183,7 @@ class Queue:
         self._expirations = Deadlines()
         self._replicated_expirations = Deadlines()
         self.expires_replicated = False
+        self.expires_own = True
         self._expired_meanwhile: set[int] = set()  # leased messages
         self._expired_elsewhere: set[int] = set()  # leased messages, too
         self._barriers: deque[int] = deque()
@@ -210,7 +213,9 @@ class Queue:
     @property
     def next_due_us(self) -> int | None:
         """When `tick` has something to do, in microseconds since 1970; `None` for never."""
-        due_us = min(self._lease_ends.next_us, self._expirations.next_us)
+        due_us = self._lease_ends.next_us
+        if self.expires_own:
+            due_us = min(due_us, self._expirations.next_us)
         if self.expires_replicated:
             due_us = min(due_us, self._replicated_expirations.next_us)
         return None if due_us == NEVER_US else due_us
@@ -593,7 +598,7 @@ class Queue:
 
     def tick(self, now_us: int, limit: int) -> None:
         """End the leases and the messages whose time is over, at most `limit` of each."""
-        expired = [self._expirations]
+        expired = [self._expirations] if self.expires_own else []
         if self.expires_replicated:
             expired.append(self._replicated_expirations)
         for _, position in chain(*(each.take_due(now_us, limit) for each in expired)):

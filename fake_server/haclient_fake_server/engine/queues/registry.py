@@ -126,6 +126,13 @@ class QueueRegistry:
                 queue.expires_replicated = here
                 queue.touch()  # so that the batch sets its timer
 
+    def expire_own(self, *, here: bool) -> None:
+        """Whether the messages that this instance has received from their publishers expire yet."""
+        for queue in self:
+            if queue.expires_own != here:
+                queue.expires_own = here
+                queue.touch()
+
     def snapshots(self, end: Cursor, next_position: int) -> list[QueueSnapshot]:
         """What the file-backed queues hold, at the end of the log.
 

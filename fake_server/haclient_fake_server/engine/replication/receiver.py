@@ -24,8 +24,8 @@ highest sequence says nothing new, and no log lacks it.
 
 A removal from a queue removes the message from the queue of the same name here. If there is no such
 queue, or the message has left it, nothing happens. A waiting message expires on one instance: the
-one that has received it from its publisher. The others do it when no instance has been connected
-here for `TAKE_OVER_S`.
+one that has received it from its publisher, but not in the first `HEAR_FIRST_S` after its start.
+The others do it when no instance has been connected here for `TAKE_OVER_S`.
 
 A topic that is not logged here, or an instance of this one's name, ends the connection with a
 reason: to acknowledge such records would be wrong.
@@ -77,6 +77,10 @@ MAX_CACHED: Final = 2**20
 TAKE_OVER_S: Final = 30.0
 """After so long without a connected instance, replicated messages expire here. Longer than the
 waits between two attempts to connect."""
+
+HEAR_FIRST_S: Final = 10.0
+"""So long after the start of an instance that is replicated nothing expires: what others have
+removed from its queues meanwhile has to arrive. They connect within two seconds."""
 
 REPLACED: Final = "replaced by a newer replication connection"
 
@@ -207,6 +211,11 @@ class Replicas:
         self._holdings = Holdings(log)
         self.missing = 0
         self._watch_sources()
+        queues = routes.queues
+        if destinations and len(queues):
+            queues.expire_own(here=False)
+            due = clock.now + HEAR_FIRST_S
+            clock.timers.set("expire own", due, lambda: queues.expire_own(here=True))
 
     def _watch_sources(self) -> None:
         """Leave it to other instances to expire their messages, or take it over after a while."""

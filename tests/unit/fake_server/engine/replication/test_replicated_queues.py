@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from haclient_fake_server.engine.replication.receiver import TAKE_OVER_S
+from haclient_fake_server.engine.replication.receiver import HEAR_FIRST_S, TAKE_OVER_S
 from haclient_fake_server.engine.settings import QueueTopic
 from support.engine import Peer, World
 from support.replicas import Group
@@ -156,6 +156,7 @@ class Expiring(Group):
     def __init__(self) -> None:
         super().__init__(BOTH_WAYS, queues=(EXPIRING,))
         self.settle()
+        self.advance(int(HEAR_FIRST_S))
         self["a"].client("pubber").publish(1, b"1")
         self.settle()
 
@@ -204,6 +205,22 @@ def test_a_message_that_expires_on_its_instance_stays_where_it_is_leased() -> No
     group.settle()
     assert (depth(group["a"]), depth(group["b"])) == (0, 0)
     assert (group.dead("a"), group.dead("b")) == ([b"1"], [b"1"])
+
+
+def test_what_was_acknowledged_elsewhere_while_its_instance_was_away_does_not_expire() -> None:
+    group = Expiring()
+    group.cut("a", "b")
+    group.cut("b", "a")
+    worker = group["b"].client("worker")
+    worker.subscribe("1", t="work", opts="max_backlog=10")
+    worker.send(c="sow_delete", t="work", bm=worker.take()[-1].bookmark)
+    group["a"].now += 6.0  # it was killed before the message expired, and starts after that
+    group.restart("a")
+    group["a"].advance(2.0)  # until the other has connected
+    group.heal()
+    group.advance(int(HEAR_FIRST_S))
+    assert (depth(group["a"]), depth(group["b"])) == (0, 0)
+    assert (group.dead("a"), group.dead("b")) == ([], [])
 
 
 @pytest.mark.parametrize("restarted", ["", "restarted"])
