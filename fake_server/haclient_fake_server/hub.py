@@ -36,7 +36,7 @@ from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
 from haclient_fake_server.journal.sow_database import SowDatabase
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_fake_server.offline_queue import OfflineQueue
-from haclient_stores.errors import StoreError
+from haclient_stores.errors import StoreError, StoreFull
 
 _log = logging.getLogger(__name__)
 
@@ -161,6 +161,8 @@ class Hub:
         self._points = kill_points or KillPoints()
         self._rolled = trio.Event()
         self._sealed = trio.Event()
+        if self._files is not None and self._files.has_unsealed:
+            self._rolled.set()  # there was no room for a manifest
         self._sessions: dict[int, SessionLike] = {}
         self._unfinished: dict[int, int] = {}  # bytes of long, incomplete frames
         self._due_sooner = trio.Event()
@@ -385,8 +387,12 @@ class Hub:
             await self._rolled.wait()
             self._rolled = trio.Event()
             while self._files.has_unsealed:
-                await trio.to_thread.run_sync(self._files.seal)
-                self._sealed.set()
+                try:
+                    await trio.to_thread.run_sync(self._files.seal)
+                    self._sealed.set()
+                except StoreFull as error:  # a full disk: a start reads the segment in its place
+                    self._report_unwritten(error)
+                    await trio.sleep(HINT_RETRY_S)
 
     async def keep_queue_points(self) -> None:
         """Write the recovery points of queues, in a thread since it syncs them; never returns."""

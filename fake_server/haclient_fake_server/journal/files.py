@@ -65,7 +65,7 @@ from haclient_fake_server.journal.segments import JournalSegment, recover_segmen
 from haclient_fake_server.kill_points import KillPoint, KillPoints
 from haclient_stores.disk.durable_file import DurableFile
 from haclient_stores.disk.files import Disk, File
-from haclient_stores.errors import StoreCorrupt, StoreError
+from haclient_stores.errors import StoreCorrupt, StoreError, StoreFull
 
 LOCK_NAME: Final = "journal.lock"
 
@@ -244,6 +244,7 @@ class JournalFiles(JournalReader):
         May run in a thread while blocks are appended.
 
         Raises:
+            StoreFull: There is no room for the manifest, which the log does not need: try again.
             StoreError: The disk failed, now or earlier: the broker has to be started again.
         """
         if not self._unsealed:
@@ -258,7 +259,11 @@ class JournalFiles(JournalReader):
             self._durable_position = max(self._durable_position, last_position)
         self._points.reach(KillPoint.BEFORE_MANIFEST)
         segment.manifest.sealed = True
-        self._write_manifest(segment)
+        try:
+            self._write_manifest(segment)
+        except BaseException:
+            segment.manifest.sealed = False
+            raise
         segment.manifest.topics.clear()  # only the manifest on disk needs them
         self._unsealed.popleft()  # from here on the loop may close its file
         self._points.reach(KillPoint.AFTER_MANIFEST)
@@ -393,8 +398,7 @@ class JournalFiles(JournalReader):
             StoreError: The disk failed.
         """
         try:
-            while self._unsealed and self._failure is None:
-                self.seal()
+            self._seal_all()
             self._live.manifest.topics.update(self._prologue.topics)
             try:
                 self._write_manifest(self._live)
@@ -534,9 +538,16 @@ class JournalFiles(JournalReader):
                 number, position=position, now_us=last.last_us, room=0, sync=True
             )
         self.sync()
-        while self._unsealed:
-            self._unsealed[0].manifest.topics.update(self._prologue.topics)
-            self.seal()
+        for segment in self._unsealed:
+            segment.manifest.topics.update(self._prologue.topics)
+        self._seal_all()
+
+    def _seal_all(self) -> None:
+        try:
+            while self._unsealed and self._failure is None:
+                self.seal()
+        except StoreFull as error:  # the log has room in its own files
+            _log.warning("%s: not written, and not needed: %s", self._directory, error)
 
     def _write_manifest(self, segment: JournalSegment) -> None:
         path = self._directory / manifest_name(segment.number)

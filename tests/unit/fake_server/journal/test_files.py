@@ -812,6 +812,29 @@ def test_a_journal_is_closed_on_a_full_disk_without_an_error(
     again.close()
 
 
+def test_a_full_disk_without_room_for_a_manifest_ends_neither_a_journal_nor_a_start(
+    tmp_path: Path,
+) -> None:
+    disk = RefusingDisk()
+    disk.is_full = True
+    position = 0
+    for _ in range(2):
+        journal = JournalFiles(tmp_path, disk, segment_bytes=SEGMENT_BYTES, instance_id=1)
+        begun = len(journal.segments)
+        while len(journal.segments) < begun + 2:
+            position += 1
+            journal.append(block(position))
+        with pytest.raises(StoreFull):
+            journal.seal()  # the broker tries it again
+        assert journal.has_unsealed
+        journal.close()
+    disk.is_full = False
+    again = open_journal(tmp_path)
+    assert positions(again) == list(range(1, position + 1))
+    assert all(each.manifest.sealed for each in again.segments.values() if each is not again.live)
+    again.close()
+
+
 @pytest.fixture
 def journal(tmp_path: Path) -> JournalFiles:
     """A thousand records of 500 bytes: several segments, several strides in each."""
