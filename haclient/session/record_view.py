@@ -95,6 +95,8 @@ class RecordView(Generic[T]):
         self._deltas = deltas
         self._keys: dict[str, Hashable] = {}  # by SOW key
         self._owners: dict[Hashable, str] = {}  # the SOW key of each key
+        # By key and SOW key, other records that have this key, the one that came last at the end.
+        self._others: dict[Hashable, dict[str, T]] = {}
         self._merged: dict[str, JsonRecord] = {}  # by SOW key, to merge deltas into
         self._queried: set[str] | None = None  # the SOW keys of the running query
         # The value that the consumer has. A plain dict visits all entries deleted from its front.
@@ -145,6 +147,11 @@ class RecordView(Generic[T]):
             self._queried.add(sow_key)
         self._remember_old(key)
         self._keys[sow_key] = key
+        owner = self._owners.get(key, sow_key)
+        if owner != sow_key:
+            others = self._others.setdefault(key, {})
+            others.pop(sow_key, None)
+            others[owner] = self.records[key]
         self._owners[key] = sow_key
         self.records[key] = value
 
@@ -177,11 +184,19 @@ class RecordView(Generic[T]):
         if sow_key not in self._keys:
             return
         key = self._keys.pop(sow_key)
-        if self._owners[key] == sow_key:  # else another record has taken the key
+        others = self._others.get(key, {})
+        if self._owners[key] != sow_key:  # another record has taken the key
+            del others[sow_key]
+        else:
             self._remember_old(key)
-            del self._owners[key], self.records[key]
-            if not self._pending[key]:  # added and removed before the consumer looked
-                del self._pending[key]
+            if others:
+                self._owners[key], self.records[key] = others.popitem()
+            else:
+                del self._owners[key], self.records[key]
+                if not self._pending[key]:  # added and removed before the consumer looked
+                    del self._pending[key]
+        if not others:
+            self._others.pop(key, None)
 
     def _remember_old(self, key: Hashable) -> None:
         """Remember the value that the consumer has, before the key changes."""

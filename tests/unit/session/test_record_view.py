@@ -118,6 +118,29 @@ def test_a_key_of_the_record_moves_with_it_and_the_newest_record_has_it() -> Non
     assert view.records == {}
 
 
+def test_of_records_with_one_key_another_takes_the_place_of_the_one_that_is_removed() -> None:
+    view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=False)
+    view.apply(QUERY[0])
+    view.apply(QUERY[2])
+    view.apply(message("p", "a", b'{"id":1,"of":"a"}'))
+    view.apply(message("p", "b", b'{"id":1,"of":"b"}'))
+    view.apply(message("oof", "b"))
+    assert view.records == {1: {"id": 1, "of": "a"}}
+    assert changes(view) == [("added", 1, None, {"id": 1, "of": "a"})]
+    view.apply(message("oof", "a"))
+    assert changes(view) == [("removed", 1, {"id": 1, "of": "a"}, None)]
+
+
+def test_a_record_that_is_hidden_behind_another_one_of_its_key_may_leave_first() -> None:
+    view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=False)
+    for key in "abc":
+        view.apply(message("p", key, b'{"id":1}'))
+    view.apply(message("p", "b", b'{"id":2}'))
+    view.apply(message("oof", "a"))
+    view.apply(message("oof", "c"))
+    assert view.records == {2: {"id": 2}}
+
+
 def test_a_delta_that_moves_a_record_to_another_key_leaves_its_other_fields() -> None:
     view = RecordView(Topic("prices", JsonRecord), key=by_id, deltas=True)
     for each in QUERY[0], message("sow", "1", b'{"id":"a","v":1}'), QUERY[2]:
