@@ -338,7 +338,7 @@ def _write_database(path: Path, tables: Iterable[tuple[str, Iterator[dict[str, A
             with database.atomic():  # interrupted, it leaves what was there before
                 for name, rows in tables:
                     database.table(name).drop(ignore=True)
-                    database.table(name).insert_all(rows)
+                    database.table(name).insert_all(rows, alter=True)
         finally:
             database.close()
     except sqlite3.Error as error:

@@ -272,6 +272,19 @@ def test_export_writes_a_database_again_and_again(
     assert capsys.readouterr().err.startswith(f"haclient: error: {database}: ")
 
 
+def test_a_database_takes_bodies_of_both_kinds_in_any_order(
+    publish: Path, tmp_path: Path, capsys: LINES
+) -> None:
+    with closing(FilePublishStore(publish)) as store:
+        for body in (*200 * [b"text"], b"\xff"):
+            store.store(publish_head("orders"), b"}", body)
+    database = tmp_path / "out.db"
+    assert output_of(capsys, "export", publish, "--sqlite", database) == []
+    with closing(sqlite3.connect(database)) as connection:
+        query = "select count(data), count(data_base64) from messages"
+        assert connection.execute(query).fetchone() == (201, 2)
+
+
 def test_an_export_that_is_interrupted_leaves_the_tables_as_they_were(
     logged: Path, tmp_path: Path, capsys: LINES, monkeypatch: pytest.MonkeyPatch
 ) -> None:
