@@ -28,6 +28,10 @@ from haclient_stores.errors import StoreError
 CHECK_INTERVAL_S: Final = 60.0
 """How often the ages of segments are checked; more often when a limit is shorter."""
 
+RETURN_S: Final = 60.0
+"""After a start nothing is removed by its age for so long: those who still need it have to connect
+first."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -147,8 +151,11 @@ class JournalMaintenance:
         limits = (config.archive_after_s, config.compress_after_s, config.remove_after_s)
         if journal is None or min(limits) == math.inf:
             return
+        removes_from = trio.current_time() + RETURN_S
         while True:
             for action, number in self._due(journal):
+                if action == "remove" and trio.current_time() < removes_from:
+                    break
                 done = await self.run_reported(action, number)
                 if action == "remove" and not done:
                     break  # those that follow have to wait for this one
