@@ -63,7 +63,8 @@ def check_data_directory(path: Path) -> None:
     Raises:
         UsageError: It holds something else: a mistyped path must not fill `/` with a log.
     """
-    names = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+    found = {each.name for each in path.iterdir()} if path.is_dir() else set[str]()
+    names = sorted(found - {"lost+found"})  # which each new file system has
     if names and not any(name.startswith("journal.") for name in names):
         raise UsageError(
             f"--data {path}: it holds {names[0]!r} and no broker's log; "

@@ -31,6 +31,7 @@ def test_a_broker_says_where_it_listens_and_ends_on_a_signal(
     monkeypatch.setattr("haclient.cli.broker.print_result", echo)
     users = tmp_path / "users"
     users.write_text("me:secret\n")
+    (tmp_path / "log" / "lost+found").mkdir(parents=True)  # as in each new file system
     words = ("--listen", "tcp://127.0.0.1:0", "--data", str(tmp_path / "log"))
     log = ("--event-log", str(tmp_path / "events"))
     more = ("--sow", "people:/id", "--log-topic", "^a", "--user-file", str(users))
