@@ -56,7 +56,9 @@ def records_at(
         chunk, cursor = log.journal.read(cursor, STEP_BYTES)
         for record in records_of(chunk):
             is_over = record.position >= position
-            until_us = moment_us if is_over and moment_us is not None else record.timestamp_us
+            until_us = record.timestamp_us
+            if is_over and moment_us is not None:
+                until_us = min(moment_us, until_us)  # the moment may be ahead of the clock
             for topic in expiring if record.position else ():
                 topic.take_expired(until_us, sys.maxsize)
             if is_over:

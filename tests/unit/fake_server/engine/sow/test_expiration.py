@@ -187,6 +187,19 @@ def test_a_query_of_a_time_has_what_expired_before_the_next_message() -> None:
         peer.publish(2, b'{"id":2}')
 
 
+def test_a_query_of_a_time_ahead_of_the_clock_has_what_is_there_while_others_publish() -> None:
+    world = World(sow_topics=(SowTopic("orders", ("/id",), history=True, expiration_s=10),))
+    peer, another = world.client(), world.client("another")
+    peer.publish(1, b'{"id":1}', a="")
+    ahead = timestamp_text(world.engine.clock_us(world.now + 60)).decode()
+    peer.stalled = True
+    peer.send(c="sow", cid="1", t="orders", bm=ahead)
+    another.publish(1, b"{}", topic="elsewhere", a="")
+    peer.stalled = False
+    world.replay_backlog(peer)
+    assert [each.data for each in peer.take() if each.kind == "sow"] == [b'{"id":1}']
+
+
 def _publishers(peer: Peer) -> list[str]:
     peer.subscribe("s", bm="0")
     return [m.bookmark.split("|")[0] for m in peer.take() if m.kind == "p"]
