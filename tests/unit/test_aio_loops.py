@@ -330,11 +330,11 @@ async def test_a_handler_whose_task_is_cancelled_has_not_failed(
     async with HAClient(
         "orders-7", servers=[broker.uri], bookmark_store=store, on_handler_error=policy
     ) as client:
+        before = asyncio.all_tasks()  # now: the handler may run before a publish returns
         await client.bookmark_subscribe(
             "orders", sub_id="s", handler=handle, bookmark=EPOCH, auto_discard=True
         )
         await client.publish_many("orders", [b"1", b"2"])
-        before = asyncio.all_tasks()
         await begun.wait()
         for task in asyncio.all_tasks() - before:
             task.cancel()
