@@ -430,7 +430,7 @@ def parse_entitlement(text: str) -> Entitlement:
     try:
         return Entitlement(user, access, topic, content)
     except UsageError as error:
-        wanted = "USER:read|publish|all:TOPIC[:FILTER], such as ann:read:orders"
+        wanted = "USER:read|publish|all|replicate:TOPIC[:FILTER], such as ann:read:orders"
         raise UsageError(f"--entitle {text}: wanted {wanted}: {error}") from error
 
 

@@ -313,9 +313,9 @@ def verify_config(path: Path, user_file: Path | None) -> None:
     "entitlements",
     multiple=True,
     metavar="USER:ACCESS:TOPIC[:FILTER]",
-    help="What a user (* for all) may do: read, publish or all, with the topics that a pattern "
-    "matches, and of their messages those that a filter matches. Default: everything. May be given "
-    "several times.",
+    help="What a user (* for all) may do: read, publish, all (both) or replicate, with the topics "
+    "that a pattern matches, and of their messages those that a filter matches. Default: "
+    "everything. May be given several times.",
 )
 @click.option(
     "--event-log",

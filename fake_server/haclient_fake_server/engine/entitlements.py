@@ -9,6 +9,9 @@ Publishing is to publish and to delete records. A command for a topic that the u
 with is refused; a pattern is accepted, and delivers of the topics that the user may read without a
 filter. What a filter cannot be tested for is refused: to publish a delta, to delete by keys or by
 data, and out-of-focus messages, which have bodies that the filter does not match.
+
+Replicating is neither: what another broker sends names any publisher, and marks, which belong to no
+topic, have the sequences of any publisher count as seen. So it needs an entitlement of its own.
 """
 
 from __future__ import annotations
@@ -33,10 +36,10 @@ class _Verdict(NamedTuple):
 
 
 class Access:
-    """The topics that one user may read, or publish to.
+    """The topics that one user may read, publish to, or replicate.
 
     Args:
-        what: For refusals: `read` or `publish to`.
+        what: For refusals: `read`, `publish to` or `replicate`.
         entitlements: Those that allow it.
     """
 
@@ -44,6 +47,11 @@ class Access:
         self._what = what
         self._grants = [(TopicMatcher(each.topic), each.filter) for each in entitlements]
         self._verdicts: dict[str, _Verdict | None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no topic at all."""
+        return not self._grants
 
     def check(self, topic: str) -> None:
         """Check that there is anything that the user may do with a topic.
@@ -126,9 +134,15 @@ class Rights:
     Attributes:
         reading: The topics that it may read.
         publishing: Those that it may publish to.
+        replicating: Those that another broker may replicate as this user.
     """
 
     def __init__(self, user: str, entitlements: Iterable[Entitlement]) -> None:
         own = [each for each in entitlements if each.user in {user, EVERY_USER}]
-        self.reading = Access("read", [each for each in own if each.access != "publish"])
-        self.publishing = Access("publish to", [each for each in own if each.access != "read"])
+
+        def granted(*words: str) -> list[Entitlement]:
+            return [each for each in own if each.access in words]
+
+        self.reading = Access("read", granted("read", "all"))
+        self.publishing = Access("publish to", granted("publish", "all"))
+        self.replicating = Access("replicate", granted("replicate"))

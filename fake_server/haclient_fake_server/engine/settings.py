@@ -112,7 +112,7 @@ class SowTopic:
 EVERY_USER: Final = "*"
 """The name in an entitlement that stands for every user."""
 
-_ACCESS: Final = ("read", "publish", "all")
+_ACCESS: Final = ("read", "publish", "all", "replicate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Entitlement:
 
     Attributes:
         user: The user; `*` for every user.
-        access: `read`, `publish`, or `all` for both.
+        access: `read`, `publish`, `all` for both, or `replicate`, to send a broker's log.
         topic: A topic, or a regular expression (see `patterns`).
         filter: A content filter for the messages; empty for all of them.
 
@@ -141,6 +141,8 @@ class Entitlement:
             raise UsageError(f"{wrong}wanted a user and a topic")
         if self.access not in _ACCESS:
             raise UsageError(f"{wrong}access {self.access!r}, wanted one of {', '.join(_ACCESS)}")
+        if self.filter and self.access == "replicate":
+            raise UsageError(f"{wrong}'replicate' takes no filter: all of a log is sent")
         try:
             TopicMatcher(self.topic)
             compile_filter(self.filter or "1")

@@ -27,8 +27,8 @@ queue, or the message has left it, nothing happens. A waiting message expires on
 one that has received it from its publisher, but not in the first `HEAR_FIRST_S` after its start.
 The others do it when no instance has been connected here for `TAKE_OVER_S`.
 
-A topic that is not logged here, or an instance of this one's name, ends the connection with a
-reason: to acknowledge such records would be wrong.
+A topic that is not logged here or not entitled to be sent, or an instance of this one's name, ends
+the connection with a reason: to acknowledge such records would be wrong.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import Reason, Refused
 from haclient_fake_server.engine.apply import Applier
 from haclient_fake_server.engine.connections import Connection
+from haclient_fake_server.engine.entitlements import Access, Rights
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.logon import heartbeat
 from haclient_fake_server.engine.outbox import Outbox, Severity
@@ -148,6 +149,7 @@ class _Source:
 
     Attributes:
         connection: The connection from it.
+        access: The topics that its user may replicate; `None` for all.
         topics: Topics that it has defined on the connection, by its numbers.
         position: The position in its log of the last record received.
         begun: The beginning of a body that the next frame continues.
@@ -155,8 +157,9 @@ class _Source:
         is_ack_due: Whether records were received since the last ack.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, access: Access | None) -> None:
         self.connection = connection
+        self.access = access
         self.topics: dict[int, Route] = {}
         self.position = 0
         self.begun = bytearray()
@@ -230,7 +233,9 @@ class Replicas:
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """Carry out the logon of another instance."""
-        problem = self._problem(connection, message)
+        entitlements = self._settings.entitlements
+        access = Rights(message.user_id, entitlements).replicating if entitlements else None
+        problem = self._problem(connection, message, access)
         if problem:
             self._refuse(connection, problem)
             return
@@ -240,7 +245,7 @@ class Replicas:
             self._outbox.close(older.connection, REPLACED)
         connection.name = name
         connection.commands = {wire.REPLICATE: self._on_records, "heartbeat": self._heartbeat}
-        self._sources[name] = _Source(connection)
+        self._sources[name] = _Source(connection, access)
         self._watch_sources()
         settings = self._settings
         answer = wire.welcome(
@@ -284,12 +289,14 @@ class Replicas:
             f" and has gone on to {seen}: the two logs differ for good",
         )
 
-    def _problem(self, connection: Connection, message: Message) -> str:
+    def _problem(self, connection: Connection, message: Message, access: Access | None) -> str:
         settings = self._settings
         if connection.logged_on or connection.commands is not None:
             return "duplicate logon attempt"
         if settings.users is not None and settings.users.get(message.user_id) != message.password:
             return "auth failure"
+        if access is not None and access.is_empty:
+            return f"{Reason.NOT_ENTITLED}: the user may not replicate"
         if message.version != wire.VERSION:
             return f"replication version {message.version!r}, this is {wire.VERSION}"
         if not message.client_name or message.client_name == settings.name:
@@ -346,7 +353,7 @@ class Replicas:
         except (JournalFormatError, KeyError) as error:  # KeyError: a topic that was never defined
             self._refuse(connection, f"malformed records: {error}")
             return
-        except Refused as error:  # a topic is not logged here
+        except Refused as error:  # a topic is not logged here, or not entitled to be sent
             self._refuse(connection, str(error))
             return
         source.position = position
@@ -356,13 +363,15 @@ class Replicas:
         """Define a topic of the sender.
 
         Raises:
-            Refused: It is not logged here.
+            Refused: It is not logged here, or the user may not replicate it.
         """
         route = self._routes[to_text(record.key)].route(to_text(record.payload))
         if not route.logged:
             raise Refused(
                 Reason.INVALID_TOPIC, f"{route.topic!r} is not in the log of this instance"
             )
+        if source.access is not None:
+            source.access.check(route.topic)
         source.topics[record.topic_id] = route
 
     def _mark(self, record: Record) -> None:

@@ -181,6 +181,7 @@ def numbers(peer: Peer) -> list[int]:
         ("ann", "wanted a user and a topic"),
         (":read:orders", "wanted a user and a topic"),
         ("ann:write:orders", "access 'write', wanted one of read, publish, all"),
+        ("ann:replicate:orders:/id = 1", "'replicate' takes no filter: all of a log is sent"),
         ("ann:read:(", "is not a valid pattern"),
         ("ann:read:orders:/a =", "bad filter at character 4"),
     ],

@@ -16,7 +16,7 @@ from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishe
 from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
 from haclient_fake_server.engine.routes import Route
-from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.settings import Entitlement, LogTopic, SowTopic
 from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
@@ -176,6 +176,23 @@ def test_a_sender_that_cannot_be_right_is_refused(fields: dict[str, str], reason
     peer.send(c=wire.LOGON, **{**words, **fields})
     assert reason in peer.take()[-1].reason
     assert peer.closed.startswith("replication refused")
+
+
+@pytest.mark.row("AD6", "RE1")
+def test_replication_needs_an_entitlement_of_its_own() -> None:
+    granted = (Entitlement("bob", "all", "."), Entitlement("east", "replicate", "^orders$"))
+    world = World(users={"bob": "", "east": ""}, entitlements=granted)
+    bob, east = world.connect(), world.connect()
+    bob.send_all([wire.logon("forged", user="bob", password="", beat_interval_s=5.0)])
+    assert bob.take()[-1].reason == "not entitled: the user may not replicate"
+    assert bob.closed.startswith("replication refused")
+    east.send_all([wire.logon("east", user="east", password="", beat_interval_s=5.0)])
+    east.send_all([wire.records([TOPIC, record(1)], 1)])
+    assert [ack.status for ack in east.take()] == ["success", "success"]
+    topic = Record(0, 0, 0, 0, 8, RecordCommand.TOPIC, key=b"json", payload=b"payments")
+    east.send_all([wire.records([encode_record(topic), record(2)], 2)])
+    assert east.take()[-1].reason == "not entitled: the user may not replicate 'payments'"
+    assert [each.sequence for each in log(world)] == [1]
 
 
 def test_an_instance_without_a_log_takes_no_replication() -> None:
