@@ -113,14 +113,15 @@ class Case(NamedTuple):
 class Rounds(trio.abc.Instrument):
     """Counts the rounds of the event loop, and cancels a case that never rests."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = MOST_ROUNDS) -> None:
+        self.most = most
         self.count = 0
         self.scope = trio.CancelScope()
 
     @override
     def before_io_wait(self, timeout: float) -> None:
         self.count += 1
-        if self.count == MOST_ROUNDS:
+        if self.count == self.most:
             self.scope.cancel()
 
 
