@@ -57,7 +57,7 @@ MAX_REREADS: Final = 2
 """Chunks that are read again in one step of what may meet messages in any order."""
 
 _REPLICATED: Final = 1 << 63
-"""In a snapshot, the bit of a moment at which another instance expires the message."""
+"""In a snapshot, the bit of a moment at which another instance expires it; alone if it has."""
 
 _LOWEST_PRIORITY: Final = float("-inf")
 """That of a message without a number where the priority should be."""
@@ -126,6 +126,7 @@ class Queue:
     Attributes:
         settings: Its configuration.
         is_at_most_once: Whether a delivery removes the message.
+        examines_bodies: Whether `enter` looks at what a message contains.
         table: The messages that it holds.
         consumers: Its consumers by number.
         removals: Publisher, sequence and reason of what was removed and is not in the journal yet.
@@ -157,7 +158,7 @@ class Queue:
         self._lease_us = None if lease_s is None else round(lease_s * MICROSECONDS)
         self._priority = compile_expression(settings.priority) if settings.priority else None
         self._barrier = compile_filter(settings.barrier) if settings.barrier else None
-        self._examines = bool(settings.priority or settings.barrier)
+        self.examines_bodies = bool(settings.priority or settings.barrier)
         self._default_lifetime_s = self._lifetime_s(None)
         self.table = MessageTable(
             has_priorities=self._priority is not None,
@@ -206,11 +207,6 @@ class Queue:
         return None if oldest is None else oldest.since_us
 
     @property
-    def examines_bodies(self) -> bool:
-        """Whether `enter` looks at what a message contains."""
-        return self._examines
-
-    @property
     def next_due_us(self) -> int | None:
         """When `tick` has something to do, in microseconds since 1970; `None` for never."""
         due_us = self._lease_ends.next_us
@@ -253,7 +249,7 @@ class Queue:
             is_replicated: Whether another instance has received it from its publisher: that one
                 expires it.
         """
-        if self._examines:
+        if self.examines_bodies:
             self._examine(row, document or Document(content.body, self.settings.message_type))
         else:
             self.table.add(row)
@@ -301,13 +297,16 @@ class Queue:
     def remove_elsewhere(self, publisher_id: int, sequence: int, reason: int) -> None:
         """Remove a message that has left the queue on another instance, leased here or not.
 
-        One that has expired there, and is leased here, stays until its lease ends.
+        One that has expired there, and is leased here, stays until its lease ends. Its removal is
+        recorded at once: after a restart nobody has it, and no instance would expire it any more.
         """
         position = self.table.find(publisher_id, sequence)
         if position is None:
             return
         if reason == RemovalReason.TIME_LIMIT and position in self._by_position:
             self._expired_elsewhere.add(position)
+            self.removals.append((publisher_id, sequence, reason))
+            self._dirty[self] = None
         else:
             self._remove(position, reason)
 
@@ -710,8 +709,8 @@ class Queue:
         moments, positions = self._replicated_expirations.columns()
         due_us.extend(with_highest_bit(moments))
         due_positions.extend(positions)
-        for position in sorted(self._expired_meanwhile):  # they are due since their leases began
-            due_us.append(0)
+        for position in sorted(self._expired_meanwhile | self._expired_elsewhere):  # leased ones
+            due_us.append(_REPLICATED if position in self._expired_elsewhere else 0)
             due_positions.append(position)
         barriers = array("Q", [each for each in self._barriers if self._holds(each)])
         return QueueColumns(self.table.columns(), due_us, due_positions, barriers)
@@ -720,7 +719,9 @@ class Queue:
         """Fill a new queue with what another one held: all of it is available."""
         self.table.fill(columns.messages)
         for moment_us, position in zip(columns.due_us, columns.due_positions, strict=True):
-            if moment_us & _REPLICATED:
+            if moment_us == _REPLICATED:
+                self.table.remove((position,))
+            elif moment_us & _REPLICATED:
                 self._replicated_expirations.add(moment_us ^ _REPLICATED, position)
             else:
                 self._expirations.add(moment_us, position)

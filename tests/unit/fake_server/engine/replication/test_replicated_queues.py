@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from haclient_fake_server.engine.broker import Engine
+from haclient_fake_server.engine.recovery import SavedState
 from haclient_fake_server.engine.replication.receiver import HEAR_FIRST_S, TAKE_OVER_S
 from haclient_fake_server.engine.settings import QueueTopic
-from support.engine import Peer, World
+from support.engine import START_US, Peer, World
 from support.replicas import Group
 
 QUEUE = QueueTopic(name="work", topics=("orders",), max_per_subscription_backlog=10)
@@ -147,6 +149,7 @@ EXPIRING = QueueTopic(
     max_per_subscription_backlog=10,
     expiration_s=5.0,
     dead_letter="dead",
+    file_backed=True,
 )
 
 
@@ -205,6 +208,31 @@ def test_a_message_that_expires_on_its_instance_stays_where_it_is_leased() -> No
     group.settle()
     assert (depth(group["a"]), depth(group["b"])) == (0, 0)
     assert (group.dead("a"), group.dead("b")) == ([b"1"], [b"1"])
+
+
+@pytest.mark.parametrize("has_snapshot", [False, True])
+def test_what_has_expired_elsewhere_does_not_return_with_a_restart(*, has_snapshot: bool) -> None:
+    group = Expiring()
+    replica = group["b"]
+    replica.client("worker").subscribe("1", t="work", opts="max_backlog=10")
+    group.advance(6)
+    snapshots = replica.engine.queue_snapshots() if has_snapshot else []
+    assert len(snapshots) == has_snapshot
+    assert depth(replica) == 1
+    publisher = group["a"].client("other")
+    for sequence in range(1, 4):  # a removal is sent again with what is near it in the log
+        publisher.publish(sequence, bytes(200_000), t="others")
+    group.settle()
+    group.restart("b")
+    replica.engine = Engine(
+        replica.settings,
+        replica.journal,
+        now=replica.now,
+        now_us=START_US + int(replica.now * 1e6),
+        saved=SavedState(queue_snapshots=snapshots),
+    )
+    group.advance(1)
+    assert depth(replica) == 0
 
 
 def test_what_was_acknowledged_elsewhere_while_its_instance_was_away_does_not_expire() -> None:
