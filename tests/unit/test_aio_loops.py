@@ -268,6 +268,7 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_behind() -> None:
             assert client.__bridge__.thread.has_ended
         except UsageError as error:
             assert "a client runs once" in str(error)
+    client.__bridge__.thread.join(THREAD_LIMIT_S)  # it says that it has ended just before it does
     assert not [each for each in threading.enumerate() if each.name == "haclient cancelled"]
 
 

@@ -63,7 +63,7 @@ async def test_a_blocked_event_loop_is_reported_while_it_is_blocked(reports: Rep
             await reports.end_of_stall()
             a_handler_that_computes(reports)
         await reports.end_of_stall()
-    assert "goes on after" in reports.texts[-1]
+    assert reports.has("goes on after")  # not as the last one: a busy machine may stall here, too
 
 
 @pytest.mark.row("HB8")

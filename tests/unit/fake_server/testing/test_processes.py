@@ -72,12 +72,14 @@ async def test_it_ends_itself_at_a_point_and_says_so(tmp_path: Path) -> None:
 
 
 LISTENS = "print('listening tcp://127.0.0.1:9', flush=True)"
-UNTIL_SIGTERM = f"import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); {LISTENS}"
+# It would sleep for ever through a handled signal that comes just before a `signal.pause`.
+UNTIL_SIGTERM = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, {15})"
 
 
 def waiting() -> BrokerProcess:
     """A process that only prints that it listens, and waits: it starts ten times as fast."""
-    return BrokerProcess(command=[sys.executable, "-S", "-c", f"{UNTIL_SIGTERM}; signal.pause()"])
+    program = f"{UNTIL_SIGTERM}; {LISTENS}; signal.sigwait({{15}})"
+    return BrokerProcess(command=[sys.executable, "-S", "-c", program])
 
 
 def test_another_command_takes_no_faults() -> None:
