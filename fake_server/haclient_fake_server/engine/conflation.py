@@ -107,8 +107,7 @@ class Conflation:
             if not (item.oof and was_in_focus):
                 return
             reason = "match"
-        # Without oof, a delta refers to the record, even if the subscriber has never seen that.
-        has_before = previous is not None and (was_in_focus or not item.oof)
+        has_before = previous is not None and (was_in_focus or not item.whole_on_entry)
         update = _update(route, record, changes.key, reason=reason)
         conflator.hold(
             conflator.key_of(route.wire, document, changes.key),

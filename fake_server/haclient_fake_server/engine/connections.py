@@ -258,6 +258,8 @@ class Selection(NamedTuple):
         style: The optional headers it wants.
         oof: Whether it receives a message for each record that stops matching its filter.
         fields: The fields that it receives; `None` for whole messages.
+        whole_on_entry: Whether a message that brings a record into focus is no delta: without it, a
+            delta refers to the record even if the subscriber has never seen that.
     """
 
     matcher: TopicMatcher
@@ -265,6 +267,7 @@ class Selection(NamedTuple):
     style: int = Style.PLAIN
     oof: bool = False
     fields: FieldSelection | None = None
+    whole_on_entry: bool = False
 
 
 class Subscription:
@@ -276,7 +279,7 @@ class Subscription:
         query: The steps that answer its query, as long as it is not answered; else `None`.
         id: Its sub id.
         number: Its place in the order of all subscriptions.
-        matcher: As selected, like `fields`, `filter`, `style` and `oof`.
+        matcher: As selected, like `fields`, `filter`, `style`, `oof` and `whole_on_entry`.
         conflator: Holds its messages back; `None` without conflation.
         has_records: Whether it has received every record that it selects.
         reads_log: Whether it receives messages of logged topics alone.
@@ -297,6 +300,7 @@ class Subscription:
         "outlet",
         "query",
         "style",
+        "whole_on_entry",
     )
 
     def __init__(
@@ -324,6 +328,7 @@ class Subscription:
         self.style: int = selection.style
         self.oof = selection.oof
         self.fields: FieldSelection | None = selection.fields
+        self.whole_on_entry = selection.whole_on_entry
 
     def selects(self, topic: str, document: Document) -> bool:
         """Whether it receives a message of a topic."""

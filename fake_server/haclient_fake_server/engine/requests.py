@@ -81,6 +81,7 @@ class Request:
         filter: Its content filter, if it has one.
         fields: The fields that it asks for; `None` for whole messages.
         filter_text: The text of the filter, with that of what its user may read.
+        is_restricted: Whether its user may read some messages of the topic and no others.
     """
 
     message: Message
@@ -89,6 +90,7 @@ class Request:
     filter: Callable[[Document], bool] | None
     fields: FieldSelection | None = None
     filter_text: str = ""
+    is_restricted: bool = False
 
     @property
     def style(self) -> int:
@@ -113,7 +115,9 @@ class Request:
     @property
     def selection(self) -> Selection:
         """The selection of the subscription that it creates."""
-        return Selection(self.matcher, self.filter, self.style, self.options.oof, self.fields)
+        oof = self.options.oof
+        whole = oof or self.is_restricted
+        return Selection(self.matcher, self.filter, self.style, oof, self.fields, whole)
 
     def wanted_of(self, body: bytes, message_type: str) -> bytes:
         """The part of a body that it asks for."""
@@ -194,11 +198,12 @@ def read_request(message: Message, options: Options, access: Access | None = Non
         fields_ = FieldSelection(options.select) if options.select else None
     except SelectError as error:
         raise Refused(Reason.INVALID_OPTIONS, str(error)) from error
-    text = message.filter
+    text, is_restricted = message.filter, False
     if access is not None and not matcher.is_regex:
         if message.kind == "sow_delete" and not message.filter:
             access.check_free(message.topic, "delete by keys or data")
         if options.oof:
             access.check_free(message.topic, "oof")
         text, filter_ = access.with_filter(message.topic, text, filter_)
-    return Request(message, options, matcher, filter_, fields_, filter_text=text)
+        is_restricted = not access.is_free(message.topic)
+    return Request(message, options, matcher, filter_, fields_, text, is_restricted)

@@ -148,8 +148,8 @@ class Plan:
     ) -> tuple[FanoutGroup, ...]:
         """The groups for a message, which may replace the record `before`.
 
-        The groups of the style DELTA get what it has changed. Who wants out-of-focus messages gets
-        the whole message when the record comes into focus.
+        The groups of the style DELTA get what it has changed. Who wants out-of-focus messages, or
+        may not read what the record was before, gets the whole message when it comes into focus.
         """
         if not self.filtered:
             return self.everyone if before is None else self._everyone_by_delta
@@ -160,7 +160,7 @@ class Plan:
                     mask |= 1 << number
                     if before is None or not item.style & Style.DELTA:
                         continue
-                    if item.filter is None or not item.oof or item.filter(before):
+                    if item.filter is None or not item.whole_on_entry or item.filter(before):
                         by_delta |= 1 << number
             except Exception as error:  # of this filter; the message is for the others, too
                 item.connection.failed(item.connection, error)

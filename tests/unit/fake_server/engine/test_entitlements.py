@@ -89,6 +89,22 @@ def test_a_filter_selects_what_may_be_read(world: World, own: str) -> None:
 
 
 @pytest.mark.row("AD6")
+@pytest.mark.parametrize("opts", ["", "conflation=1s"])
+def test_a_delta_does_not_refer_to_what_may_not_be_read(world: World, opts: str) -> None:
+    ann, root = user(world, "ann"), user(world, "root")
+    assert reason(ann, c="delta_subscribe", t="trades", sub_id="d", opts=opts) == ""
+    for body in (
+        b'{"id":1,"desk":"C","px":1,"secret":5}',
+        b'{"id":1,"desk":"A","px":1}',
+        b'{"id":1,"desk":"B","px":1}',
+    ):
+        root.publish(None, body, t="trades")
+        world.advance(2.0)
+    found = [json.loads(each.data) for each in ann.take() if each.kind == "p"]
+    assert found == [{"id": 1, "desk": "A", "px": 1}, {"id": 1, "desk": "B"}]
+
+
+@pytest.mark.row("AD6")
 def test_a_filter_selects_what_may_be_published(world: World) -> None:
     ann = user(world, "ann")
     assert reason(ann, b'{"id":1,"desk":"A"}', c="publish", t="trades") == ""
