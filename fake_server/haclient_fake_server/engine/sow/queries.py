@@ -699,16 +699,20 @@ def _fields(record: SowRecord, style: int) -> dict[str, str | int]:
 
 
 def _check_delete(message: Message, options: Options) -> None:
-    """Check that a delete is not an acknowledgement, and that the log has room for its headers.
+    """Check that a delete is no acknowledgement, means records in one way, and fits into the log.
 
     Raises:
-        Refused: It is one, or it has not.
+        Refused: It is one, or does not.
     """
     if message.bookmark:
         raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is no queue")
     for name in ("cancel", "expire", "lease_extension"):
         if getattr(options, name):
             raise Refused(Reason.INVALID_OPTIONS, f"{name}: {message.topic!r} is no queue")
+    # With several of them, one would be ignored, and records that it leaves out be deleted.
+    if sum(map(bool, (message.filter, message.sow_keys, message.data or message.sow_key))) != 1:
+        detail = "a sow_delete needs one of a filter, sow_keys and a body, and no more"
+        raise Refused(Reason.BAD_SOW_KEY, detail)
     if problem := problem_of_headers(message):
         raise Refused(*problem)
 
@@ -721,8 +725,6 @@ def _query_of_delete(topic: SowTable, request: Request) -> Query:
         return Query(keys=_keys(keys))
     if request.filter is not None:
         return Query(matches=request.filter, weight=weight_of(request.filter_text))
-    if not message.data:
-        raise Refused(Reason.BAD_SOW_KEY, "a sow_delete needs a filter, sow_keys or a body")
     try:
         return Query(
             keys=(topic.key_of(Document(message.data, topic.message_type), message.sow_key),)

@@ -264,6 +264,9 @@ def test_records_are_deleted_by_filter_by_keys_and_by_data() -> None:
     [
         ({"t": "elsewhere", "filter": "1=1"}, "invalid topic"),
         ({"t": "orders"}, "bad sow key"),
+        ({"t": "orders", "filter": "1=1", "sow_keys": "1"}, "bad sow key"),
+        ({"t": "orders", "filter": "1=1", "k": "1"}, "bad sow key"),
+        ({"t": "orders", "sow_keys": "1", "k": "2"}, "bad sow key"),
         ({"t": "orders", "bm": "1|1|"}, "invalid topic"),
         ({"t": "orders", "filter": "((("}, "bad filter"),
         ({"t": "orders", "filter": "1=1", "opts": "cancel"}, "invalid options: cancel"),

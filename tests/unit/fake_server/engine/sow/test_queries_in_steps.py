@@ -246,7 +246,7 @@ def test_a_delete_by_keys_takes_steps_too_and_deletes_them_alone() -> None:
     other = world.client("other")
     other.send(c="sow", cid="1", t="orders")
     keys = [message.sow_key for message in other.take() if message.kind == "sow"]
-    command = {"c": "sow_delete", "cid": "d", "t": "orders", "a": "stats", "filter": "/id = 9"}
+    command = {"c": "sow_delete", "cid": "d", "t": "orders", "a": "stats"}
     publisher.send(**command, sow_keys=",".join([*keys[1:4], keys[1], "unknown"]), s=6)
     assert publisher.take()[-1].records_deleted == 3
     other.send(c="sow", cid="2", t="orders")
