@@ -440,7 +440,8 @@ class BookmarkSubscription(Subscription):
         fully_durable: Whether it receives only records that are safe on all synchronous
             destinations.
         fell_back: Whether it has left the live stream since its connection had too much to send:
-            then it follows the end of the log until there is a message for it.
+            then it follows the end of the log until there is a message for it. What it has
+            missed has no pace.
         cursor: Where replay reads next, `None` to seek `position`.
         ahead: With a pace or a group: records that were read and are not sent yet, the last first.
         position: The first position that it has not passed.

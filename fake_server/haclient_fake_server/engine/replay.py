@@ -204,6 +204,7 @@ class Replay:
             self.detach(item)
         item.paused = paused
         if paused:
+            item.fell_back = False  # what it misses from here on comes at its rate
             self._conflation.disarm(item)
         else:
             self._conflation.arm_replay(item)
@@ -343,7 +344,7 @@ class Replay:
             The size of the chunk in the log, in bytes, as often as it was looked at.
         """
         reader = members[0]
-        if reader.pace is not None or len(members) > 1:
+        if _pace_of(reader) is not None or len(members) > 1:
             frames, size = self._scan_together(members)
         else:
             chunk = self._read(reader, CHUNK_BYTES)
@@ -367,7 +368,7 @@ class Replay:
         Returns:
             The frames, and the size of the records, which counts for each of these.
         """
-        reader, pace = members[0], members[0].pace
+        reader, pace = members[0], _pace_of(members[0])
         if not reader.ahead:
             records = records_of(self._read(reader, AHEAD_BYTES if pace else CHUNK_BYTES))
             reader.ahead = [each for each in records if each.position >= reader.position]
@@ -645,6 +646,11 @@ def _highest_position(chunk: bytes) -> int:
         fields = BLOCK_HEADER.unpack_from(chunk, start - BLOCK_HEADER_BYTES)
         highest = fields[6] + fields[3] - 1
     return highest
+
+
+def _pace_of(item: BookmarkSubscription) -> ReplayPace | None:
+    """The pace of a replay; one that was live had caught up, and has none."""
+    return None if item.fell_back else item.pace
 
 
 def _pass(item: BookmarkSubscription, record: Record) -> None:

@@ -110,6 +110,19 @@ def test_a_replay_has_the_rate_and_what_follows_it_is_live() -> None:
     assert peer.bodies() == [b"005", b"006", b"007"]
 
 
+def test_who_was_live_has_no_rate_when_it_reads_the_log_again() -> None:
+    world = world_with()
+    peer, publisher = reader(world, opts="rate=4"), world.client()
+    assert list(arrivals(world, peer, 0)) == ["001", "completed"]
+    peer.stalled = True
+    world.engine.over_high_water(peer.number)
+    for number in range(2, 9):
+        publisher.publish(number, b"%03d" % number)
+    peer.stalled = False
+    world.replay_backlog(peer)
+    assert peer.bodies() == [b"%03d" % number for number in range(2, 9)]
+
+
 def test_a_replay_may_have_the_pace_of_the_publishers_and_faster() -> None:
     world = world_with(1, 0.5, 30)
     found = arrivals(world, reader(world, opts="rate=5X,rate_max_gap=2s", a=""), 4)
