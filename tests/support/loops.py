@@ -10,6 +10,8 @@ from collections.abc import AsyncIterable, Callable, Coroutine
 from functools import wraps
 from typing import ParamSpec, TypeAlias, TypeVar
 
+from support.process import LIMIT_S
+
 __all__ = [
     "at_once",
     "begin",
@@ -27,11 +29,15 @@ Running: TypeAlias = asyncio.Task[T]
 
 
 def in_loop(test: Callable[P, Coroutine[object, object, T]]) -> Callable[P, T]:
-    """Run a test in a loop of its own."""
+    """Run a test in a loop of its own, and end it with the place where it hangs."""
+
+    async def limited(*arguments: P.args, **options: P.kwargs) -> T:
+        async with asyncio.timeout(LIMIT_S):
+            return await test(*arguments, **options)
 
     @wraps(test)
     def run(*arguments: P.args, **options: P.kwargs) -> T:
-        return asyncio.run(test(*arguments, **options))
+        return asyncio.run(limited(*arguments, **options))
 
     return run
 
