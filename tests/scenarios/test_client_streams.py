@@ -308,18 +308,21 @@ async def test_a_stream_is_closed_although_another_that_is_full_hides_the_answer
         Client("c", max_queued_bytes=2_000) as client,
     ):
         peer = await server.log_on(client)
+        has_answered = trio.Event()
 
         async def script() -> None:
             full, _ = [await peer.answer("subscribe") for _ in range(2)]
             await peer.publish(full.sub_id, *[bytes(500)] * 20)
             await peer.answer("unsubscribe")
             await peer.expect("unsubscribe")
+            has_answered.set()
 
         nursery.start_soon(script)
         async with client.stream("never taken"):
             async with client.stream("orders"):
                 await trio.sleep(1)
             assert trio.current_time() < 2
+        await has_answered.wait()  # or the client may be gone before the first answer
 
 
 @pytest.mark.row("MS8")
