@@ -38,7 +38,7 @@ from haclient_fake_server.admin import (
 from haclient_fake_server.config import BrokerConfig, FsyncPolicy, ReplicateTo
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.replication.destination import DestinationStatus
-from haclient_fake_server.engine.sow.tables import SowTables
+from haclient_fake_server.engine.sow.saved import SowLayout
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.hub import BrokerFiles, Hub
 from haclient_fake_server.journal.files import JournalFiles, ProgressFile
@@ -407,26 +407,13 @@ class BrokerServer:
 
     def _open_sow_database(self, journal: JournalFiles | MemoryJournal) -> SowDatabase | None:
         config = self._config
-        definitions = frozenset(each.definition for each in config.sow_topics if each.file_backed)
+        layout = SowLayout.of(config.sow_topics, config.queues)
         if config.data_dir is None or isinstance(journal, MemoryJournal):
             return None
-        if not definitions:
+        if layout.is_empty:
             report_unused(config.data_dir, journal)
             return None
-
-        def is_logged(topic: str, message_type: str) -> bool:
-            del topic, message_type
-            return True
-
-        topics = SowTables(config.sow_topics, is_logged)
-
-        def definition_of(message_type: str, topic: str) -> str:
-            found = topics.get_or_make(topic, message_type)
-            return "" if found is None else found.definition
-
-        self._sow = SowDatabase(
-            config.data_dir, journal, definition_of=definition_of, definitions=definitions
-        )
+        self._sow = SowDatabase(config.data_dir, journal, layout)
         return self._sow
 
     def _new_offline_queue(self, number: int) -> OfflineQueue:

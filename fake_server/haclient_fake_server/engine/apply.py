@@ -89,10 +89,9 @@ def apply(
     taken = timestamp_text(record.timestamp_us).decode("ascii")
     correlation_id = to_text(record.correlation_id)
     bookmark = record.bookmark if route.logged else ""
-    lifetime_s = sow.lifetime_s(record.expiration_s)
-    begin_us = min(record.timestamp_us, clock_us)
-    expires_us = begin_us + int(lifetime_s * 1e6) if lifetime_s else NEVER_US
-    stored = SowRecord(key, record.payload, taken, correlation_id, bookmark, expires_us)
+    own_s = record.expiration_s
+    expires_us = sow.expires_us(min(record.timestamp_us, clock_us), own_s)
+    stored = SowRecord(key, record.payload, taken, correlation_id, bookmark, expires_us, own_s)
     return Changes(document, key, sow.restore(stored))
 
 

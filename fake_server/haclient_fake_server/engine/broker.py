@@ -263,7 +263,7 @@ class Engine:
 
     def sow_snapshot(self) -> list[tuple[str, list[SowRecord]]]:
         """The records of each state of the world that only the log has, for `sow_holder`."""
-        return [(each.name, list(each)) for each in self._routes.sow if not each.definition]
+        return [(each.name, list(each)) for each in self._routes.sow if not each.file_backed]
 
     def sow_changes(self) -> Iterator[SowChanges]:
         """What has changed in the file-backed topics, now that the last block was written.

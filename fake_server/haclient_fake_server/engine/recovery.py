@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from haclient_fake_server.engine.apply import apply, has_to_compute_key
@@ -34,7 +35,7 @@ from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.sow.saved import SavedRecords
 from haclient_fake_server.engine.sow.table import SowError, SowTable, recorded_keys
 from haclient_fake_server.engine.span import span_of
-from haclient_fake_server.engine.timers import Clock
+from haclient_fake_server.engine.timers import Clock, timestamp_us
 from haclient_fake_server.journal.format import (
     RECORD_HEADER_BYTES,
     JournalFormatError,
@@ -179,16 +180,18 @@ class _SowTables:
     def __init__(
         self, log: LogWriter, routes: Routes, clock: Clock, saved: SavedRecords | None
     ) -> None:
-        definitions = frozenset[str]() if saved is None else saved.definitions
-        if saved is not None:
-            _restore_records(routes, saved)
         self._clock_us = clock.wall_us
+        if saved is not None:
+            _restore_records(routes, saved, self._clock_us)
         self._routes = {n: each for n, each in routes.by_id.items() if each.sow is not None}
         # Of topics whose records were saved, what comes before this position is in them.
         self._saved = {
             number
             for number, each in self._routes.items()
-            if each.sow is not None and each.sow.definition in definitions
+            if each.sow is not None
+            and each.sow.file_backed
+            and saved is not None
+            and saved.has(each.message_type, each.topic)
         }
         self._saved_before = 0 if saved is None else saved.next_position
         is_all = saved is not None and len(self._saved) == len(self._routes)
@@ -239,11 +242,16 @@ class _SowTables:
             sow.delete_keys(keys)  # what was saved
 
 
-def _restore_records(routes: Routes, saved: SavedRecords) -> None:
+def _restore_records(routes: Routes, saved: SavedRecords, clock_us: int) -> None:
     for message_type, topic, record in saved.records:
         sow = routes[message_type].route(topic).sow
-        if sow is not None:
-            sow.restore(record)
+        if sow is None:
+            continue
+        restored = record
+        if sow.expiration_s is not None:  # by the lifetime that the topic has now
+            begin_us = min(timestamp_us(record.timestamp), clock_us)
+            restored = replace(record, expires_us=sow.expires_us(begin_us, record.lifetime_s))
+        sow.restore(restored)
     for sow in routes.sow:
         sow.changed.clear()  # it is written already
 

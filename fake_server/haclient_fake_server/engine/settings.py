@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -101,12 +100,6 @@ class SowTopic:
     expiration_s: float | None = None
     is_pattern: bool = False
     file_backed: bool = False
-
-    @property
-    def definition(self) -> str:
-        """What the records of a file-backed topic depend on, as text; empty for others."""
-        fields = (self.message_type, self.name, self.is_pattern, self.keys)
-        return json.dumps(fields) if self.file_backed else ""
 
 
 EVERY_USER: Final = "*"

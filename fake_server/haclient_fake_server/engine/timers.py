@@ -162,6 +162,11 @@ def timestamp_text(timestamp_us: int) -> bytes:
     return b"%b.%06dZ" % (_second_text(second), microseconds)
 
 
+def timestamp_us(text: str) -> int:
+    """The inverse of `timestamp_text`."""
+    return (datetime.fromisoformat(text) - _START) // timedelta(microseconds=1)
+
+
 @lru_cache(maxsize=16)  # many messages share a second
 def _second_text(second: int) -> bytes:
     return (_START + timedelta(seconds=second)).strftime("%Y%m%dT%H%M%S").encode("ascii")

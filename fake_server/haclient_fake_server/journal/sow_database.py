@@ -14,21 +14,21 @@ from __future__ import annotations
 import logging
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.patterns import to_bytes, to_text
-from haclient_fake_server.engine.sow.saved import SavedRecords, SowChanges
+from haclient_fake_server.engine.sow.saved import SavedRecords, SowChanges, SowLayout
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.log_place import LogPlace, end_of, place_problem
 from haclient_stores.errors import StoreError
 
 FILE_NAME: Final = "sow.db"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 BUSY_TIMEOUT_S: Final = 5.0
 """How long a call waits for another program that has locked the database."""
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 _UPSERT: Final = """
 insert into records values (?, ?, ?, ?, ?, ?, ?, ?) on conflict (topic, key) do update set
 body = excluded.body, timestamp = excluded.timestamp, correlation_id = excluded.correlation_id,
-bookmark = excluded.bookmark, expires_us = excluded.expires_us, crc = excluded.crc
+bookmark = excluded.bookmark, lifetime_s = excluded.lifetime_s, crc = excluded.crc
 """
 
 
@@ -65,9 +65,8 @@ class SowDatabase:
     Args:
         directory: The journal's directory, whose lock also protects the database.
         journal: The journal, as the broker that starts has opened it.
-        definition_of: Of message type and topic the definition of its records, empty if the topic
-            is not file-backed. Records of a topic whose definition has changed are dropped.
-        definitions: All definitions that there are.
+        layout: That of the configuration. Records of a topic that was not file-backed or had other
+            keys under a stored one are dropped.
 
     Attributes:
         saved: What the database has; `None` for a new one.
@@ -80,14 +79,11 @@ class SowDatabase:
         self,
         directory: Path,
         journal: JournalFiles,
-        *,
-        definition_of: Callable[[str, str], str],
-        definitions: frozenset[str],
+        layout: SowLayout,
     ) -> None:
         self._path = directory / FILE_NAME
         self._journal = journal
-        self._definition_of = definition_of
-        self._definitions = definitions
+        self._layout = layout
         self._place: LogPlace | None = None
         self.saved: SavedRecords | None = None
         try:
@@ -218,10 +214,10 @@ class SowDatabase:
             {"start_id": str, "segment": int, "offset": int, "block": int, "header": bytes}
             | {"next_position": int}
         )
-        schema.table("definitions").create({"text": str}, pk="text")
+        schema.table("layouts").create({"text": str}, pk="text")
         schema.table("records").create(
             {"topic": bytes, "key": bytes, "body": bytes, "timestamp": str}
-            | {"correlation_id": bytes, "bookmark": str, "expires_us": int, "crc": int}
+            | {"correlation_id": bytes, "bookmark": str, "lifetime_s": int, "crc": int}
         )
         schema.table("records").create_index(["topic", "key"], unique=True)
         database.execute(f"pragma user_version = {FORMAT_VERSION}")
@@ -244,19 +240,26 @@ class SowDatabase:
         place = LogPlace(int(start_id, 16), Cursor(segment, offset), block, header, next_position)
         if problem := place_problem(self._journal, place):
             raise _Unfit(problem)
-        rows = database.execute("select text from definitions")
-        stored: frozenset[str] = frozenset(text for (text,) in rows)
-        known = self._definitions & stored
+        stored = [text for (text,) in database.execute("select text from layouts")]
+        layouts = [SowLayout.parse(text) for text in stored]
+
+        def has(message_type: str, topic: str) -> bool:
+            keys = self._layout.keys_of(message_type, topic)
+            return keys is not None and all(
+                each.keys_of(message_type, topic) == keys for each in layouts
+            )
+
         with database:
             for (topic,) in database.execute("select distinct topic from records").fetchall():
-                if self._definition_of(*_names(topic)) not in known:
+                if not has(*_names(topic)):
                     self._drop_topic(database, topic)
-            if known != stored:
-                self._write_definitions(database, known)
+            if self._layout.text not in stored:
+                # Until all is written under it, a topic counts only if it is the same under each.
+                database.execute("insert into layouts values (?)", (self._layout.text,))
         records = list(_records(database))
-        if known == self._definitions:  # else the log alone has some of the records
+        if stored == [self._layout.text]:  # else the log alone may have some of the records
             self._place = place
-        return SavedRecords(place.end, next_position, frozenset(known), records)
+        return SavedRecords(place.end, next_position, has, records)
 
     def _drop_topic(self, database: sqlite3.Connection, topic: bytes) -> None:
         """Drop the records of a topic, which are read from the log, as far as that has them."""
@@ -274,13 +277,8 @@ class SowDatabase:
         database.execute(
             "insert into place values (?, ?, ?, ?, ?, ?)", (*values, place.next_position)
         )
-        self._write_definitions(database, self._definitions)
-
-    @staticmethod
-    def _write_definitions(database: sqlite3.Connection, definitions: frozenset[str]) -> None:
-        database.execute("delete from definitions")
-        rows = ((text,) for text in definitions)
-        database.executemany("insert into definitions values (?)", rows)
+        database.execute("delete from layouts")
+        database.execute("insert into layouts values (?)", (self._layout.text,))
 
 
 def report_unused(directory: Path, journal: JournalFiles) -> None:
@@ -306,13 +304,13 @@ def _connect(path: Path) -> sqlite3.Connection:
 def _records(database: sqlite3.Connection) -> Iterator[tuple[str, str, SowRecord]]:
     names: dict[bytes, tuple[str, str]] = {}
     for *row, crc in database.execute("select * from records order by rowid"):
-        topic, key, body, timestamp, correlation_id, bookmark, expires_us = row
+        topic, key, body, timestamp, correlation_id, bookmark, lifetime_s = row
         if crc != _crc(body, row):
             raise _Unfit("the checksum of a record is wrong")
         if topic not in names:
             names[topic] = _names(topic)
         record = SowRecord(
-            to_text(key), body, timestamp, to_text(correlation_id), bookmark, expires_us
+            to_text(key), body, timestamp, to_text(correlation_id), bookmark, lifetime_s=lifetime_s
         )
         yield *names[topic], record
 
@@ -334,7 +332,7 @@ def _row(topic: bytes, record: SowRecord) -> tuple[object, ...]:
         record.timestamp,
         to_bytes(record.correlation_id),
         record.bookmark,
-        record.expires_us,
+        record.lifetime_s,
     ]
     return *row, _crc(record.body, row)
 

@@ -82,6 +82,7 @@ class SowRecord:
         correlation_id: The publisher's correlation id; empty for none.
         bookmark: Its position in the log; empty when the topic is not logged.
         expires_us: When it expires, in microseconds since 1970.
+        lifetime_s: How long it lives as its publisher says, `None` for nothing.
     """
 
     key: str
@@ -90,6 +91,7 @@ class SowRecord:
     correlation_id: str = ""
     bookmark: str = ""
     expires_us: int = NEVER_US
+    lifetime_s: int | None = None
 
 
 class Changes(NamedTuple):
@@ -165,7 +167,7 @@ class SowTable:
         keys: Paths of the key fields, such as `/id`; none when publishers name the key.
         message_type: Of all bodies; see `bodies` for those that have fields.
         history: Whether the log has its records of earlier moments.
-        definition: What its records depend on, for a file that keeps them; empty without a file.
+        file_backed: Whether a file keeps its records, so that it takes note of what changes.
         expiration_s: How long a record lives whose publisher does not say it, 0 for ever; with
             `None` all records live for ever.
 
@@ -180,8 +182,8 @@ class SowTable:
         "_records",
         "_snapshot",
         "changed",
-        "definition",
         "expiration_s",
+        "file_backed",
         "history",
         "message_type",
         "name",
@@ -194,10 +196,10 @@ class SowTable:
         *,
         message_type: str = "json",
         history: bool = False,
-        definition: str = "",
+        file_backed: bool = False,
         expiration_s: float | None = None,
     ) -> None:
-        self.definition: Final = definition
+        self.file_backed: Final = file_backed
         # The keys of what has changed since it was written; a dict, to keep their order.
         self.changed: Final[dict[str, None]] = {}
         self.name: Final = name
@@ -307,7 +309,7 @@ class SowTable:
         previous = self._records.get(record.key)
         self._records[record.key] = record
         self._snapshot = None
-        if self.definition:
+        if self.file_backed:
             self.changed[record.key] = None
         if record.expires_us != NEVER_US:
             self._set_deadline(record.key, record.expires_us)
@@ -349,6 +351,11 @@ class SowTable:
             return 0
         return self.expiration_s if expiration_s is None else expiration_s
 
+    def expires_us(self, begin_us: int, expiration_s: float | None) -> int:
+        """When a record expires whose life began at a moment; see `lifetime_s`."""
+        lifetime_s = self.lifetime_s(expiration_s)
+        return begin_us + int(lifetime_s * 1e6) if lifetime_s else NEVER_US
+
     @property
     def next_expiry_us(self) -> int:
         """When the next record may expire."""
@@ -382,7 +389,7 @@ class SowTable:
         return tuple(expired)
 
     def _note(self, removed: Iterable[SowRecord]) -> None:
-        if self.definition:
+        if self.file_backed:
             self.changed.update((record.key, None) for record in removed)
 
     def take_changed(self) -> list[str]:

@@ -77,7 +77,7 @@ class SowTables:
             configured.keys,
             message_type=message_type,
             history=configured.history and is_logged,
-            definition=configured.definition if is_logged else "",
+            file_backed=configured.file_backed and is_logged,
             expiration_s=configured.expiration_s,
         )
         return topic

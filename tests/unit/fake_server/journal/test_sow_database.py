@@ -17,9 +17,9 @@ from haclient.errors import UsageError
 from haclient_fake_server.engine import broker
 from haclient_fake_server.engine.broker import Engine
 from haclient_fake_server.engine.recovery import SavedState
-from haclient_fake_server.engine.settings import LogTopic, SowTopic
+from haclient_fake_server.engine.settings import LogTopic, QueueTopic, SowTopic
+from haclient_fake_server.engine.sow.saved import SowLayout
 from haclient_fake_server.engine.sow.table import SowRecord
-from haclient_fake_server.engine.sow.tables import SowTables
 from haclient_fake_server.journal import segments, sow_database
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.sow_database import FILE_NAME, SowDatabase
@@ -51,18 +51,8 @@ class DiskWorld(World):
 
     @override
     def _new_engine(self) -> Engine:
-        topics = SowTables(self.topics, lambda *_: True)
-
-        def definition_of(message_type: str, topic: str) -> str:
-            found = topics.get_or_make(topic, message_type)
-            return "" if found is None else found.definition
-
-        self.database = SowDatabase(
-            self.directory,
-            self.files,
-            definition_of=definition_of,
-            definitions=frozenset(each.definition for each in self.topics if each.file_backed),
-        )
+        layout = SowLayout.of(self.topics, self.settings.queues)
+        self.database = SowDatabase(self.directory, self.files, layout)
         self.database.note_start()
         now_us = START_US + int(self.now * 1e6)
         saved = SavedState(records=self.database.saved)
@@ -301,6 +291,70 @@ def test_a_topic_that_is_new_or_has_changed_is_rebuilt_and_others_are_not(
         assert records(peer) == [body(1), body(2)]  # the log has the keys that they had
         world.checkpoint()
         peer = world.reopen()
+
+
+_PATTERN = SowTopic("^p", ("/v",), is_pattern=True, file_backed=True)
+
+
+@pytest.mark.parametrize(
+    ("preceding", "left"),
+    [
+        (SowTopic("p1", file_backed=True), [body(2)]),
+        (SowTopic("^p1", is_pattern=True, file_backed=True), [body(2)]),
+        (SowTopic("^p1", is_pattern=True), [body(2)]),
+        (SowTopic("p1", ("/id",)), [body(1), body(2)]),  # the log has the keys that they had
+    ],
+)
+def test_a_topic_that_passes_to_another_definition_is_rebuilt(
+    world_of: Callable[..., DiskWorld], preceding: SowTopic, left: list[bytes]
+) -> None:
+    world = world_of(preceding, _PATTERN)
+    peer = world.client()
+    for topic in ("p1", "p2"):
+        for key in (1, 2):
+            peer.publish(None, body(key), t=topic, k=str(key))
+    world.checkpoint()
+    before = [[body(1), body(2)], [body(2)]]
+    assert [records(peer, each) for each in ("p1", "p2")] == before
+    peer = world.reopen(_PATTERN)
+    assert [records(peer, each) for each in ("p1", "p2")] == [left, [body(2)]]
+    peer = world.reopen(preceding, _PATTERN)  # nothing was written meanwhile
+    assert [records(peer, each) for each in ("p1", "p2")] == before
+    world.reopen(_PATTERN)
+    world.checkpoint()
+    peer = world.reopen()
+    assert world.database.safe_position > 1
+    assert [records(peer, each) for each in ("p1", "p2")] == [left, [body(2)]]
+
+
+def test_the_name_of_a_queue_takes_precedence_over_a_pattern() -> None:
+    layout = SowLayout.of((_PATTERN, TOPIC), (QueueTopic(name="p1"),))
+    names = ("p1", "p2", "orders", "others")
+    found = [SowLayout.parse(layout.text).keys_of("json", each) for each in names]
+    assert found == [None, ("/v",), ("/id",), None]
+    assert not layout.is_empty
+    assert layout.keys_of("fix", "p2") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "left"),
+    [(3.0, None, [1, 2, 3]), (None, 3.0, [1, 3]), (0.0, 100.0, [1, 2, 3]), (100.0, 0.0, [1, 2, 3])],
+)
+def test_saved_records_have_the_lifetime_that_their_topic_has_now(
+    world_of: Callable[..., DiskWorld], before: float | None, after: float | None, left: list[int]
+) -> None:
+    world = world_of(SowTopic("orders", ("/id",), file_backed=True, expiration_s=before))
+    peer = world.client()
+    peer.publish(None, body(1), t="orders", e=100)
+    put(peer, 2)
+    peer.publish(None, body(3), t="orders", e=0)
+    put(peer, *range(4, 200))
+    peer.send(c="sow_delete", t="orders", filter="/id > 3")
+    world.checkpoint()
+    world.drop_old_log()
+    peer = world.reopen(SowTopic("orders", ("/id",), file_backed=True, expiration_s=after))
+    world.advance(4)
+    assert records(peer) == [body(key) for key in left]
 
 
 @pytest.mark.parametrize("file_backed", [True, False])
