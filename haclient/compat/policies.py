@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import trio
 from typing_extensions import override
@@ -25,6 +25,8 @@ from haclient.errors import UsageError
 from haclient.servers.chooser import AsyncServerChooser, ConnectionInfo, ServerChooser
 from haclient.servers.delay import DelayStrategy
 from haclient.session.connection_state import ConnectionState
+
+_T = TypeVar("_T")
 
 
 class ConnectionStateListener:
@@ -50,6 +52,16 @@ STATE_NUMBERS: Final = {
     ConnectionState.RESUBSCRIBED: ConnectionStateListener.Resubscribed,
 }
 """The official number of each state; `RECONNECTING` has none and is not reported."""
+
+
+async def _in_thread(function: Callable[..., _T], *arguments: object) -> _T:
+    """Call a method of the application, which may block.
+
+    The call is abandoned when a limit is over or the client is closed: a service that hangs must
+    hold up neither the fail-over nor the end.
+    """
+    call = partial(function, *arguments)
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
 
 
 # -- authenticators ------------------------------------------------------------------------
@@ -100,11 +112,11 @@ class _BlockingAuthenticator(haclient.servers.auth.Authenticator):
 
     @override
     async def authenticate(self, user: str, password: str) -> str:
-        return await trio.to_thread.run_sync(self._inner.authenticate, user, password)
+        return await _in_thread(self._inner.authenticate, user, password)
 
     @override
     async def retry(self, user: str, password: str) -> str:
-        return await trio.to_thread.run_sync(self._inner.retry, user, password)
+        return await _in_thread(self._inner.retry, user, password)
 
     @override
     def completed(self, user: str, password: str, reason: str) -> None:
@@ -194,7 +206,7 @@ class _OfficialChooser(AsyncServerChooser):
 
     @override
     async def current_uri(self) -> str:
-        uri = await trio.to_thread.run_sync(self._call("get_current_uri"))
+        uri = await _in_thread(self._call("get_current_uri"))
         if uri is not None and not isinstance(uri, str):
             raise UsageError(
                 f"get_current_uri of {type(self._inner).__name__} gives a URI or None, not {uri!r}"
@@ -203,7 +215,7 @@ class _OfficialChooser(AsyncServerChooser):
 
     @override
     async def current_authenticator(self) -> haclient.servers.auth.Authenticator:
-        found = await trio.to_thread.run_sync(self._call("get_current_authenticator"))
+        found = await _in_thread(self._call("get_current_authenticator"))
         return (
             haclient.servers.auth.DefaultAuthenticator()
             if found is None

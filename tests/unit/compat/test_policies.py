@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from threading import Event
 from typing import ClassVar
 
 import pytest
+import trio
+from typing_extensions import override
 
 from haclient import compat
 from haclient.compat.policies import authenticator_of, chooser_of, strategy_of
@@ -153,3 +157,36 @@ def test_an_authenticator_may_lack_completed(broker: BrokerThread) -> None:
     with compat.Client("desk-4") as client:
         client.connect(broker.uri)
         client.logon(5000, Bare())
+
+
+def test_methods_that_hang_are_abandoned_at_the_limit_of_their_step() -> None:
+    hangs = Event()
+
+    class Hanging(Official):
+        @override
+        def get_current_uri(self) -> str | None:
+            return str(hangs.wait(60))
+
+        @override
+        def get_current_authenticator(self) -> object:
+            return hangs.wait(60)
+
+        def authenticate(self, username: str, password: str) -> str:
+            return f"{username}{password}{hangs.wait(60)}"
+
+        retry = authenticate
+
+    async def is_limited() -> list[bool]:
+        chooser, tokens = chooser_of(Hanging()), authenticator_of(Hanging())
+        credentials = partial(tokens.authenticate, "", ""), partial(tokens.retry, "", "")
+        found: list[bool] = []
+        for call in (chooser.current_uri, chooser.current_authenticator, *credentials):
+            with trio.move_on_after(0.05) as limit:
+                await call()  # type: ignore[misc]  # each can be awaited
+            found.append(limit.cancelled_caught)
+        return found
+
+    try:
+        assert trio.run(is_limited) == [True] * 4
+    finally:
+        hangs.set()
