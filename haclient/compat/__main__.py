@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tokenize
 from collections.abc import Sequence
@@ -63,4 +64,10 @@ def _write(line: str, file: TextIO) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1
+    sys.exit(status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,16 @@ def test_after_an_import_of_all_names_missing_ones_are_found_where_they_are_used
         (2, False, "HAClient"),
         (4, True, "ssl_init"),
     ]
+
+
+def test_a_reader_who_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "old.py").write_text(OLD)
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "haclient.compat", str(tmp_path)]
+    run = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (run.returncode, run.stderr) == (1, b"")
 
 
 def test_bad_arguments_and_help(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
