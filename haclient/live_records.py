@@ -110,6 +110,7 @@ class LiveRecords(RecordMapping[T]):
 
     async def aclose(self) -> None:
         """Unsubscribe; the iteration ends. Calling it again does nothing."""
+        self._core.thread.check_caller("aclose of records")  # before anything is woken
         self._end(None)
         await self._stream.aclose()
 
@@ -167,6 +168,7 @@ class LiveRecords(RecordMapping[T]):
         return self
 
     async def __anext__(self) -> RecordChange[T]:
+        self._core.thread.check_caller("iterating over records")
         await (
             trio.lowlevel.checkpoint()
         )  # before the change is taken, so that a cancellation loses none
@@ -192,6 +194,7 @@ class LiveRecords(RecordMapping[T]):
         Raises:
             HAClientError: The error by which the records have ended.
         """
+        self._core.thread.check_caller("waiting for changes of records")
         while not self._view.has_pending:
             if self._has_ended:
                 self._raise_error()

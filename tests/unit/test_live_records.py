@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Thread
 
 import msgspec
 import pytest
@@ -292,3 +293,26 @@ async def test_the_changes_follow_what_the_records_are_when_they_are_entered(
         await publisher.publish_persisted("prices", b'{"id":1,"px":1}')
         assert await next_of(prices) == ("changed", 1)
         await prices.aclose()
+
+
+@pytest.mark.parametrize("call", ["aclose", "__anext__", "wait_change"])
+async def test_another_thread_is_refused_and_changes_nothing(tmp_path: Path, call: str) -> None:
+    async with (
+        serving(tmp_path) as (east, publisher),
+        HAClient("sub", servers=[east.uri]) as client,
+        client.records("prices", key=by_id) as prices,
+    ):
+        refused = list[BaseException]()
+
+        def elsewhere() -> None:
+            try:
+                trio.run(getattr(prices, call))
+            except BaseException as error:  # of any kind
+                refused.append(error)
+
+        thread = Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        assert [type(each) for each in refused] == [UsageError]
+        await publisher.publish("prices", b'{"id":3,"px":3}')
+        assert await next_of(prices) == ("added", 3)
