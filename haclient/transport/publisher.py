@@ -418,11 +418,11 @@ class Publisher:
         # Before anything is stored.
         check_many(topics, bodies, expiration, correlation_ids, sow_keys)
         heads = publish_heads(topics, command, expiration, correlation_ids, sow_keys)
-        if first_sequence is not None:
-            await self._publish_numbered(heads, bodies, first_sequence)
-            return first_sequence + len(bodies) - 1
-        sequence, accepted = self.publishes.highest, 0
+        sequence, accepted, before = self.publishes.highest, 0, self.publishes.numbered_to
         try:
+            if first_sequence is not None:
+                await self._publish_numbered(heads, bodies, first_sequence)
+                return first_sequence + len(bodies) - 1
             await self.wait_for_capacity()
             for accepted, body in enumerate(bodies):
                 if self.gate.has_to_check:
@@ -435,6 +435,8 @@ class Publisher:
             accepted = len(bodies)
             await self.wait_synced()
         except HAClientError as error:
+            if first_sequence is not None and self.publishes.numbered_to > before:
+                accepted = self.publishes.numbered_to - first_sequence + 1
             error.add_note(f"publish_many: {accepted} of {len(bodies)} messages were accepted")
             raise
         return sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import Client
@@ -231,3 +232,23 @@ async def test_the_body_of_a_query_is_sent_with_it(server: Server) -> None:
                 assert [each.data async for each in records] == [b"{}"]
 
         await together(ask, answer)
+
+
+async def test_an_error_in_the_middle_of_a_numbered_batch_says_how_many_were_accepted(
+    server: Server,
+) -> None:
+    async with Client("c", exit_timeout=0, max_unpersisted_bytes=1000) as client:
+        peer = await server.log_on(client)
+
+        async def lose() -> None:
+            await wait_all_tasks_blocked()
+            peer.link.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose)
+            with pytest.raises(DisconnectedError) as lost:
+                await client.publish_many("orders", [b"a"] * 3000, first_sequence=5)
+        assert lost.value.__notes__ == ["publish_many: 1024 of 3000 messages were accepted"]
+        with pytest.raises(DisconnectedError) as lost:
+            await client.publish_many("orders", [b"a"] * 3000, first_sequence=5)
+        assert lost.value.__notes__ == ["publish_many: 0 of 3000 messages were accepted"]
