@@ -243,7 +243,7 @@ def _made(
     options: dict[str, object],
 ) -> Bridge[_Inner, _Thread]:
     """Make a trio client, for a thread of this kind, which wraps its callbacks."""
-    thread = kind(str(arguments[0] if arguments else options["name"]))
+    thread = kind(str(arguments[0] if arguments else options.get("name", "")))
     return Bridge(make(*arguments, **wrapped_options(options, thread.wrap)), thread)
 
 

@@ -183,3 +183,10 @@ def test_properties_have_the_types_of_the_trio_client(facade: ModuleType) -> Non
 def typed(reads: Reads[object]) -> object:
     """The type that a property of a facade was declared with."""
     return get_args(reads.__orig_class__)[0]  # type: ignore[attr-defined]  # of each instance
+
+
+@pytest.mark.parametrize("module", [blocking, aio])
+def test_a_client_without_a_name_is_refused_as_python_does(module: ModuleType) -> None:
+    for make in (module.Client, module.HAClient, module.HAClient.memory_backed):
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+            make()
