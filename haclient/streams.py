@@ -26,7 +26,7 @@ from haclient.errors import DecodeError, HAClientError, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.back_pressure import ConflationKey, QueueConflation, sow_key
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.tasks import current_caller
+from haclient.transport.tasks import current_caller, is_alive
 from haclient_stores.checks import check_count, check_seconds
 from haclient_stores.logs import logger_of
 
@@ -314,6 +314,9 @@ class MessageStream:
     def _taken_now(self, batch: list[Message]) -> None:
         """Note that these messages are delivered to the application."""
 
+    def _not_delivered(self, messages: list[Message]) -> None:
+        """Note that these messages, noted before, are not delivered after all."""
+
     @contextmanager
     def working(self) -> Generator[MessageQueue]:
         """Have the client wait for messages that were taken and are still processed elsewhere.
@@ -406,6 +409,7 @@ class QueueStream(MessageStream):
     ) -> None:
         super().__init__(queue, open_=open_, close=close, check_thread=check_thread)
         self._auto_ack = auto_ack
+        self._notes_callers = auto_ack
         # By the caller that may still process them; one that has ended takes its entry along.
         self._taken: WeakKeyDictionary[object, list[Message]] = WeakKeyDictionary()
         self._taker_count = 0
@@ -439,20 +443,34 @@ class QueueStream(MessageStream):
                     return message
             self._current = iter(await self._arrived())
 
+    def note_callers(self) -> None:
+        """Have an orderly end wait for all callers, of which several may be at work at a time."""
+        self._notes_callers = True
+        self._queue.is_shared_at_work = self._is_at_work
+
+    def _is_at_work(self) -> bool:
+        """Whether a caller has yet to finish a message: to acknowledge it, or ask for another."""
+        return any(
+            any(message.lease is not None for message in taken)
+            for caller, taken in self._taken.items()
+            if is_alive(caller)
+        )
+
     @override
     def _finish_taken(self) -> None:
-        if self._auto_ack:
-            if len(self._taken) < self._taker_count and not self._has_warned:
-                self._has_warned = True
-                _logger.warning(
-                    "the stream %s: a task or thread that took a message has ended without asking "
-                    "for another one, so auto_ack does not acknowledge it: call message.ack(), or "
-                    "take all messages in one task",
-                    self.sub_id,
-                    extra={"sub_id": self.sub_id},
-                )
+        if self._auto_ack and len(self._taken) < self._taker_count and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "the stream %s: a task or thread that took a message has ended without asking "
+                "for another one, so auto_ack does not acknowledge it: call message.ack(), or "
+                "take all messages in one task",
+                self.sub_id,
+                extra={"sub_id": self.sub_id},
+            )
+        if self._notes_callers:
             for message in self._taken.pop(current_caller(), ()):
-                message.ack()
+                if self._auto_ack:
+                    message.ack()
             self._taker_count = len(self._taken)
 
     @override
@@ -461,9 +479,6 @@ class QueueStream(MessageStream):
 
     @override
     def _take_again(self, messages: list[Message]) -> list[Message]:
-        ids = {id(message) for message in messages}
-        for taken in self._taken.values():  # the caller that took them was interrupted
-            taken[:] = [each for each in taken if id(each) not in ids]
         self._finish_taken()
         kept = self._deliverable(messages)
         self._taken_now(kept)
@@ -471,9 +486,15 @@ class QueueStream(MessageStream):
 
     @override
     def _taken_now(self, batch: list[Message]) -> None:
-        if self._auto_ack:
+        if self._notes_callers:
             self._taken[current_caller()] = list(batch)  # the application may change its own list
             self._taker_count = len(self._taken)
+
+    @override
+    def _not_delivered(self, messages: list[Message]) -> None:
+        ids = {id(message) for message in messages}
+        for taken in self._taken.values():
+            taken[:] = [each for each in taken if id(each) not in ids]
 
 
 def _is_deliverable(message: Message) -> bool:

@@ -46,6 +46,8 @@ class StreamBuffer:
         self._messages: deque[Message] = deque()
         self._is_closed = False
         self._is_of_queue = isinstance(stream, QueueStream)
+        if isinstance(stream, QueueStream):
+            stream.note_callers()
         # A queue's messages are taken one by one: each acknowledges the one before with auto_ack.
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self._taking = trio.Lock()  # one caller waits for messages, the others for that one
@@ -99,9 +101,10 @@ class StreamBuffer:
             except StopAsyncIteration:
                 await self._thread.check_end(was_cut=self._stream.end_reason is not None)
                 raise
-        given = found[:most]
+        given, rest = found[:most], found[most:] if most is not None else []
+        self._stream._not_delivered(rest)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
         if not self._is_closed:
-            self._messages.extend(found[len(given) :])
+            self._messages.extend(rest)
         return given
 
     async def _take_one(self) -> list[Message]:
@@ -114,8 +117,11 @@ class StreamBuffer:
 
     async def put_back(self, messages: Sequence[Message | None]) -> None:
         """Take back messages that a caller got and cannot deliver."""
+        found = [each for each in messages if each is not None]
+        # Also when closed: the caller may ask again, which acknowledges what it was given.
+        self._stream._not_delivered(found)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
         if not self._is_closed:
-            self._messages.extendleft(each for each in reversed(messages) if each is not None)
+            self._messages.extendleft(reversed(found))
 
     # -- in the threads of the callers ----------------------------------------
 

@@ -35,6 +35,9 @@ from haclient.session.subscriptions import Marker, Subscription, SubscriptionQue
 from haclient.transport.tasks import Turn, is_of_handler
 from haclient_stores.checks import check_word
 
+IDLE_CHECK_S: Final = 0.1
+"""How often an orderly end looks whether those that are at work are still there."""
+
 DEFAULT_CAP_BYTES: Final = 4 * 1024 * 1024
 """How much one subscription may hold before reading stops; several reads of the socket."""
 
@@ -81,6 +84,7 @@ class MessageQueue(SubscriptionQueue):
         "is_caught_up",
         "is_historical",
         "is_served",
+        "is_shared_at_work",
         "on_stop",
         "processed",
         "queued_bytes",
@@ -121,6 +125,7 @@ class MessageQueue(SubscriptionQueue):
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
         self.in_hand: Callable[[], int] = int  # how many that left the queue wait in the stream
+        self.is_shared_at_work: Callable[[], bool] = bool  # any of several callers of the stream
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
         self.status: ConnectionStatus | None = None  # of the client, for whoever runs handlers
 
@@ -208,6 +213,8 @@ class MessageQueue(SubscriptionQueue):
     @property
     def is_idle(self) -> bool:
         """Whether the consumer has finished every message that it was given."""
+        if self.is_shared_at_work():  # though another one waits, or has seen the end
+            return False
         if self._consumer_left:
             return True
         waits = self._waiting is not None and not self._collects
@@ -216,7 +223,8 @@ class MessageQueue(SubscriptionQueue):
     async def wait_idle(self) -> None:
         """Wait until `is_idle`, after `stop`."""
         while not self.is_idle:
-            await self._idle.park()
+            with trio.move_on_after(IDLE_CHECK_S):  # a caller that ends says nothing
+                await self._idle.park()
 
     def consumer_left(self) -> None:
         """The consumer asks for nothing more."""

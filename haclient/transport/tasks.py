@@ -31,6 +31,7 @@ acks and all other subscriptions, so it lets others run after a few milliseconds
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import threading
@@ -87,6 +88,16 @@ def current_caller() -> object:
     task = trio.lowlevel.current_task()
     caller = _callers.get(task)
     return task if caller is None else caller.owner or task
+
+
+def is_alive(caller: object) -> bool:
+    """Whether a caller can still finish what it was given."""
+    if isinstance(caller, threading.Thread):
+        return caller.is_alive()
+    if isinstance(caller, trio.lowlevel.Task):
+        return inspect.getcoroutinestate(caller.coro) != inspect.CORO_CLOSED
+    is_done: Callable[[], bool] = getattr(caller, "done", bool)  # of asyncio
+    return not is_done()
 
 
 _handler_tasks: Final = weakref.WeakSet[trio.lowlevel.Task]()

@@ -84,6 +84,27 @@ async def test_a_message_whose_lease_has_ended_while_it_waited_is_skipped(
     assert held.acknowledged == ([b"2"] if auto_ack else [])
 
 
+@pytest.mark.parametrize("steps", ["put back, stop", "stop, put back", "put back, take one, stop"])
+async def test_auto_ack_leaves_what_was_put_back_and_not_delivered_before_the_end(
+    steps: str,
+) -> None:
+    delivery, lease = MessageQueue(), Lease()
+    stream = QueueStream(delivery, open_=_open, close=_close, auto_ack=True)
+    buffer, delivered = buffer_of(await stream.open()), list[bytes]()
+    put(delivery, b"1", b"2", lease=lease)
+    taken = await buffer.take(stream.batches(), None)
+    for step in steps.split(", "):
+        match step:
+            case "put back":
+                await buffer.put_back(taken)
+            case "stop":
+                delivery.stop(keeps=False)
+            case _:
+                delivered += [each.data for each in await buffer.take()]
+    assert await buffer.take() == []
+    assert lease.acknowledged == delivered
+
+
 async def test_a_message_of_a_queue_waits_for_the_next_caller_while_its_lease_is_held() -> None:
     delivery, lease = MessageQueue(), Lease()
     buffer = await buffered(QueueStream, delivery)

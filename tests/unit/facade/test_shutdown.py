@@ -20,14 +20,14 @@ from typing_extensions import override
 import haclient
 from haclient import EPOCH, Message, aio, blocking
 from haclient.errors import DisconnectedError, GraceExpired, UsageError
-from haclient_fake_server.config import BrokerConfig, QueueTopic
+from haclient_fake_server.config import BrokerConfig, QueueTopic, parse_queue
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.threads import until
 
 T = TypeVar("T")
-CONFIG = BrokerConfig(queues=(QueueTopic(name="jobs"),))
+CONFIG = BrokerConfig(queues=(QueueTopic(name="jobs"), parse_queue("tasks,max_backlog=5")))
 ENTRY_POINTS = [pytest.param(each.run, id=each.__name__) for each in (haclient, aio, blocking)]
 
 
@@ -430,6 +430,45 @@ def test_a_stream_of_asyncio_ends_and_what_main_does_then_is_flushed(broker: Bro
 
     assert aio.run(main) in {"ended", None}  # None: all was flushed before it returned
     assert seen[0] == "1"
+
+
+@pytest.mark.row("HA24")
+def test_all_threads_of_a_queue_stream_finish_their_messages(broker: BrokerThread) -> None:
+    taken, finished, goes_on = list[str](), list[str](), threading.Event()
+    workers: list[threading.Thread] = []
+
+    def work(messages: blocking.MessageStream) -> None:
+        for message in messages:
+            taken.append(message.text)
+            if message.text == "fails":
+                return  # it has ended, so nobody waits for it
+            goes_on.wait()
+            message.ack()
+            finished.append(message.text)
+
+    def main() -> None:
+        with (
+            blocking.HAClient.memory_backed("workers", servers=[broker.uri]) as client,
+            client.queue_stream("tasks", max_backlog=5) as messages,
+        ):
+            for _ in range(4):
+                workers.append(threading.Thread(target=work, args=(messages,)))
+                workers[-1].start()
+            client.publish_many("tasks", [b"fails", b"1", b"2"])
+            until(lambda: len(taken) == 3)
+            threading.Timer(0.5, goes_on.set).start()
+            signalled()
+            threading.Event().wait()
+
+    blocking.run(main)
+    for each in workers:
+        each.join()
+    assert sorted(finished) == ["1", "2"]
+    with (
+        blocking.HAClient.memory_backed("browser", servers=[broker.uri]) as client,
+        client.sow("tasks") as left,
+    ):
+        assert [message.text for message in left] == ["fails"]
 
 
 def test_the_end_of_the_grace_says_what_is_left(broker: BrokerThread) -> None:
