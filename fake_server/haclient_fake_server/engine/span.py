@@ -28,6 +28,7 @@ from haclient_fake_server.engine.journal import MAX_SEARCHED_STRIDES, SearchTooL
 from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_stores.bookmark import (
     EPOCH,
+    LAST_MICROSECOND,
     Bookmark,
     BookmarkList,
     BookmarkRange,
@@ -112,7 +113,10 @@ def span_of(log: LogWriter, text: str, *, not_found: str = "now") -> Span:
 
 def _range(log: LogWriter, span: BookmarkRange, not_found: str) -> Span:
     inclusive_begin, inclusive_end = span.brackets[0] == "[", span.brackets[1] == "]"
-    start = _start(log, span.begin, inclusive=inclusive_begin, not_found=not_found)
+    begin = span.begin
+    if isinstance(begin, Timestamp) and not inclusive_begin:  # in a list a time is inclusive
+        begin = Timestamp(min(begin.microseconds + 1, LAST_MICROSECOND))
+    start = _start(log, begin, inclusive=inclusive_begin, not_found=not_found)
     last_position, last_us = _end(log, span.end, inclusive=inclusive_end)
     if last_position is None and last_us is None:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")

@@ -225,7 +225,9 @@ class Start:
             return str(point)
         if not point.items:
             return str(self.range)
-        return str(BookmarkRange(point, self.range.end, "(" + self.range.brackets[1]))
+        # Messages of a bookmark were delivered; those of exactly a time may not have been.
+        opening = "[" if all(isinstance(each, Timestamp) for each in point.items) else "("
+        return str(BookmarkRange(point, self.range.end, opening + self.range.brackets[1]))
 
     def resume_elsewhere(
         self, point: BookmarkList, since_us: int, *, finished: bool, after: str = ""

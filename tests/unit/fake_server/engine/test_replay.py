@@ -276,6 +276,27 @@ def test_a_range_ends_with_completed_and_nothing_follows(bookmark: str, wanted: 
 
 
 @pytest.mark.row("RB8")
+@pytest.mark.parametrize(
+    ("brackets", "wanted"), [("[]", "1234"), ("[)", "12"), ("(]", "34"), ("()", "")]
+)
+def test_the_ends_of_a_range_of_times_are_in_it_or_not(brackets: str, wanted: str) -> None:
+    world = World()
+    publisher, reader = world.client("pubber"), world.client("reader")
+    for number in (1, 3):  # two in one batch have the same time
+        world.advance(1)
+        frames = [
+            encode_frame({"c": "p", "t": "orders", "s": each}, b"%d" % each)
+            for each in (number, number + 1)
+        ]
+        publisher.send_all(frames)
+    reader.subscribe("all", bm="0", opts="timestamp", a="")
+    times = [message.timestamp for message in reader.take()]
+    assert len(set(times)) == 2
+    reader.subscribe("r", bm=f"{brackets[0]}{times[0]}:{times[2]}{brackets[1]}", a="")
+    assert shape(reader.take()) == [*wanted]
+
+
+@pytest.mark.row("RB8")
 def test_a_range_into_the_future_waits_and_ends_by_the_clock() -> None:
     world = filled(1)
     reader, publisher = world.client("reader"), world.client("pubber")

@@ -97,6 +97,10 @@ def test_a_range_keeps_its_end_and_begins_behind_the_recovery_point() -> None:
     assert start.known
     assert start.resume(BookmarkList()) == "[1|2|:20240131T120000Z]"
     assert start.resume(BookmarkList((Bookmark(1, 5),))) == "(1|5|:20240131T120000Z]"
+    time = Timestamp(1_000_000)
+    both = BookmarkList((Bookmark(1, 5), time))
+    assert start.resume(both) == "(1|5|,19700101T000001Z:20240131T120000Z]"
+    assert start.resume(BookmarkList((time,))) == "[19700101T000001Z:20240131T120000Z]"
 
 
 def test_a_start_at_now_becomes_the_moment_of_entry_where_that_is_known() -> None:
