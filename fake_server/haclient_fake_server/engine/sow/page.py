@@ -20,7 +20,7 @@ when it is complete: earlier changes are applied to it, and not sent.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -31,7 +31,7 @@ from haclient_fake_server.engine.filters.ordering import Rank
 from haclient_fake_server.engine.sow.table import RECORD_BYTES, Query, Search, SowRecord, SowTable
 
 MAX_PAGE_RECORDS: Final = 10_000
-"""The longest page: each change within it or before it compares it with the one before."""
+"""The longest page: all of it is sent in one step."""
 
 _CHANGES: Final = 100
 """How many changes a page follows in the first of the steps that complete it."""
@@ -122,15 +122,33 @@ class Page:
         if self._is_beyond(places):
             self._move(places)
             return PageChange()
-        before = self.keys
+        # What else enters or leaves is next to an end: the page may be long, and is not compared.
+        near = {*changed, *self._near_ends(len(changed))}
+        was = self._in_page(near)
         self._move(places)
-        after = self.keys
-        was, now = frozenset(before), frozenset(after)
+        now = self._in_page(near)
         return PageChange(
-            tuple(key for key in before if key not in now),
-            tuple(key for key in after if key not in was or key in changed),
-            now - was,
+            tuple(sorted(was.keys() - now.keys(), key=was.__getitem__)),
+            tuple(sorted((now.keys() - was.keys()) | (now.keys() & changed), key=now.__getitem__)),
+            frozenset(now.keys() - was.keys()),
         )
+
+    def _near_ends(self, count: int) -> Iterator[str]:
+        """The keys of the records that so many changes of the order may move over an end."""
+        for end in (self._start, self._end):
+            for _, key in self._order[max(end - count, 0) : end + count]:
+                yield key
+
+    def _in_page(self, keys: Iterable[str]) -> dict[str, int]:
+        """Where in the order those of some keys are that are in the page."""
+        found: dict[str, int] = {}
+        for key in keys:
+            place = self._places.get(key)
+            if place is not None:
+                at = bisect_left(self._order, place)
+                if self._start <= at < self._end:
+                    found[key] = at
+        return found
 
     def _new_place(self, key: str) -> Place | None:
         record = self.topic.get(key)

@@ -425,3 +425,15 @@ def test_others_are_served_while_a_page_is_built_and_replaced() -> None:
     peer.stalled = False
     world.replay_backlog(peer)
     assert shown(peer.take()) == []
+
+
+def test_a_change_does_not_look_at_all_of_a_long_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = SowTable("named")
+    for number in range(9):
+        put(topic, f"k{number}", number)
+    page = built(topic, Query(order_by=parse_order_by("/px"), top_n=5, skip_n=2, paged=True))
+    monkeypatch.setattr(Page, "keys", property(lambda _: pytest.fail("all of the page")))
+    put(topic, "k4", 99)
+    assert page.update(["k4"]) == PageChange(("k4",), ("k7",), frozenset({"k7"}))
+    put(topic, "k4", -1)
+    assert page.update(["k4"]) == PageChange(("k7",), ("k1",), frozenset({"k1"}))
