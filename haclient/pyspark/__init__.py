@@ -76,7 +76,13 @@ def __getattr__(name: str) -> object:
     """Load a public name from its module."""
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOME_OF[name]), name)
+    try:
+        module = import_module(_HOME_OF[name])
+    except ImportError:
+        # A program imports all of them before it calls `register`: say here which package is old.
+        import_module(_HOME_OF["register"]).check_packages()
+        raise
+    value: object = getattr(module, name)
     globals()[name] = value
     return value
 

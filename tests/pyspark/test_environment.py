@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 import haclient.pyspark
 from haclient.errors import UsageError
 from haclient.pyspark.environment import (
+    MINIMUM,
     check_imported,
     check_installation,
     check_worker,
@@ -158,6 +159,16 @@ def test_an_interpreter_that_does_not_exist_is_named(
     with pytest.raises(UsageError, match=f"the workers' Python .{missing}. does not run") as caught:
         probe(spark)
     assert "\n" not in str(caught.value)
+
+
+def test_an_old_package_is_named_by_the_first_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(haclient.pyspark), "read_journal", raising=False)
+    monkeypatch.setitem(sys.modules, "haclient.pyspark.journal.frames", None)
+    with pytest.raises(ImportError, match=r"pyspark\.journal\.frames"):
+        _ = haclient.pyspark.read_journal
+    monkeypatch.setitem(MINIMUM, "pyspark", (99, 0))
+    with pytest.raises(UsageError, match=r"pyspark 99\.0 or later is needed, \S+ was found: pip"):
+        _ = haclient.pyspark.read_journal
 
 
 def test_names_of_the_package_are_loaded_when_they_are_used() -> None:
