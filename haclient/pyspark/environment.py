@@ -78,6 +78,7 @@ def register(spark: SparkSession, *, probe_workers: bool | None = None) -> None:
     if _context_of(spark) is not None:  # elsewhere, the directory of the server counts
         check_imported(Path.cwd())
     is_driver_like = _choose_interpreter(spark)
+    _send_path(spark)
     if probe_workers or (probe_workers is None and not is_driver_like):
         probe(spark)
     for module, name in SOURCES.items():
@@ -271,6 +272,19 @@ def _choose_interpreter(spark: SparkSession) -> bool:
         context.pythonExec = sys.executable
     found = shutil.which(str(context.pythonExec))
     return found is not None and Path(found).absolute() == Path(sys.executable).absolute()
+
+
+def _send_path(spark: SparkSession) -> None:
+    """Let the process that plans a stream import haclient from the file that `--py-files` has sent.
+
+    PySpark looks for such files in a directory where it never puts them, but in this one process,
+    which runs on this machine: so it may have the path that this program has.
+    """
+    context, file = _context_of(spark), Path(__file__).parents[2]
+    if context is not None and file.is_file():  # else it is a directory: installed, or a checkout
+        paths = str(context.environment.get("PYTHONPATH", "")).split(os.pathsep)
+        wanted = dict.fromkeys((str(file), *filter(None, paths)))
+        context.environment["PYTHONPATH"] = os.pathsep.join(wanted)
 
 
 def _context_of(spark: SparkSession) -> Any:  # noqa: ANN401 - what it has is not typed

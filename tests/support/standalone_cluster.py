@@ -21,7 +21,29 @@ from typing import Final, Self
 
 from support.process import QUICK_JVM, python_environment
 
-__all__ = ["StandaloneCluster", "kill_session", "session_processes"]
+__all__ = [
+    "Daemon",
+    "StandaloneCluster",
+    "kill_session",
+    "session_processes",
+    "setting_words",
+    "spark_environment",
+]
+
+QUICK_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": QUICK_JVM,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.sql.shuffle.partitions": "2",
+    # Few rows: a plan is interpreted faster than it is compiled.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+"""For a program of a few rows."""
 
 HOSTS: Final = ("127.0.0.1", "127.0.0.2")
 """Of the workers. Two addresses count as two machines."""
@@ -36,8 +58,15 @@ _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
 _DAEMON_OPTIONS: Final = f"{QUICK_JVM} -Dspark.master.rest.enabled=false"
 
 
-class _Daemon:
-    """A process whose output is kept, line by line, while it runs."""
+class Daemon:
+    """A process of Apache Spark whose output is kept, line by line, while it runs.
+
+    Args:
+        name: What an error calls it.
+        arguments: Of `spark-class`: a class, and what belongs to it.
+        environment: As `spark_environment` makes it.
+        folder: Its working directory.
+    """
 
     def __init__(
         self, name: str, arguments: list[str], *, environment: Mapping[str, str], folder: Path
@@ -88,7 +117,7 @@ class _Daemon:
                 if left <= 0 or self._process.poll() is not None:
                     tail = "\n".join(self._lines[-_TAIL_LINES:])
                     raise AssertionError(
-                        f"{self._name} of the cluster has not printed {pattern!r} "
+                        f"{self._name} has not printed {pattern!r} "
                         f"(exit code {self._process.poll()}); the end of its output:\n{tail}"
                     )
                 self._changed.wait(min(left, 1.0))  # the end of a process notifies nobody
@@ -112,7 +141,7 @@ class StandaloneCluster:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._daemons: list[_Daemon] = []
+        self._daemons: list[Daemon] = []
         self.master = ""
 
     def __enter__(self) -> Self:
@@ -129,9 +158,9 @@ class StandaloneCluster:
     def _start(self) -> None:
         start = "org.apache.spark.deploy"
         options = ["--host", HOSTS[0], "--port", "0", "--webui-port", "0"]
-        master = self._daemon("master", HOSTS[0], [f"{start}.master.Master", *options])
+        master = self._daemon("the master", HOSTS[0], [f"{start}.master.Master", *options])
         self.master = master.wait_for(r"Starting Spark master at (spark://\S+)")[1]
-        workers: list[_Daemon] = []
+        workers: list[Daemon] = []
         for host in HOSTS:
             options = ["--host", host, "--port", "0", "--webui-port", "0"]
             options += ["--cores", "1", "--memory", "1g", "--work-dir", str(self._folder / host)]
@@ -140,8 +169,8 @@ class StandaloneCluster:
         for worker in workers:
             worker.wait_for("Successfully registered with master")
 
-    def _daemon(self, name: str, host: str, arguments: list[str]) -> _Daemon:
-        daemon = _Daemon(name, arguments, environment=self.environment(host), folder=self._folder)
+    def _daemon(self, name: str, host: str, arguments: list[str]) -> Daemon:
+        daemon = Daemon(name, arguments, environment=self.environment(host), folder=self._folder)
         self._daemons.append(daemon)
         return daemon
 
@@ -151,18 +180,13 @@ class StandaloneCluster:
         Args:
             host: The address of its machine.
         """
-        from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - an extra
-
-        return python_environment(
+        return spark_environment(
+            self._folder,
             {
-                "SPARK_HOME": _find_spark_home(),
-                "SPARK_CONF_DIR": str(self._folder),  # not what the machine may have
                 "SPARK_DAEMON_MEMORY": "256m",
                 "SPARK_DAEMON_JAVA_OPTS": _DAEMON_OPTIONS,
-                "SPARK_LOCAL_DIRS": str(self._folder / "local"),
                 "SPARK_LOCAL_IP": host,
-                "PYSPARK_PYTHON": sys.executable,
-            }
+            },
         )
 
     def executors(self) -> list[int]:
@@ -180,6 +204,33 @@ class StandaloneCluster:
         for daemon in reversed(self._daemons):
             daemon.close()
         self._daemons.clear()
+
+
+def setting_words() -> list[str]:
+    """The quick settings for the command line of `spark-submit`."""
+    pairs = (("--conf", f"{name}={value}") for name, value in QUICK_SETTINGS.items())
+    return [word for pair in pairs for word in pair]
+
+
+def spark_environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process of Apache Spark, whose workers run our Python.
+
+    Args:
+        folder: Where it writes.
+        extra: More variables.
+    """
+    from pyspark.find_spark_home import _find_spark_home  # noqa: PLC0415 - an extra
+
+    return python_environment(
+        {
+            "SPARK_HOME": _find_spark_home(),
+            "SPARK_CONF_DIR": str(folder),  # not what the machine may have
+            "SPARK_LOCAL_DIRS": str(folder / "local"),
+            "SPARK_LOCAL_IP": HOSTS[0],
+            "PYSPARK_PYTHON": sys.executable,
+            **(extra or {}),
+        }
+    )
 
 
 def session_processes(session: int) -> list[int]:
