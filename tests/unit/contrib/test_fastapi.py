@@ -140,10 +140,13 @@ def test_an_application_starts_without_a_server() -> None:
         def make(name: str) -> HAClient:
             return HAClient.memory_backed(name, servers=["tcp://127.0.0.1:1/amps/json"])
 
-        amps = Lifespan("api", make, open_timeout=0.3)
-        async with amps(FastAPI()):
-            with pytest.raises(TimedOut, match=r"not logged on within 0\.3 s; .*127\.0\.0\.1:1"):
-                await amps.get()
+        limits, told = iter((0.3, 3.0, 30.0)), ""
+        while "127.0.0.1:1" not in told:  # a busy machine may not have got as far as the refusal
+            amps = Lifespan("api", make, open_timeout=next(limits))
+            async with amps(FastAPI()):
+                with pytest.raises(TimedOut, match="not logged on within") as late:
+                    await amps.get()
+            told = str(late.value)
 
     run(main)
 
