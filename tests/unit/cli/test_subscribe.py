@@ -119,7 +119,7 @@ def test_what_was_printed_is_not_printed_again(
     store = ("--topic", "again", "--store", tmp_path / "store")
     code, lines, _ = haclient("subscribe", *store, "-n", "2")
     assert (code, lines) == (0, ["row 0", "row 1"])
-    code, lines, _ = haclient("subscribe", *store, "--bookmark", "recent", "--timeout", "0.3")
+    code, lines, _ = haclient("subscribe", *store, "--bookmark", "recent", "-n", "3")
     assert (code, lines) == (0, ["row 2", "row 3", "row 4"])
     code, lines, err = haclient("subscribe", *store, "-n", "1", "--timeout", "0.3")
     assert (code, lines) == (3, [])
@@ -384,10 +384,10 @@ def test_a_reader_that_is_slower_than_the_idle_limit_gets_everything(
     rows = tmp_path / "many"
     rows.write_text("".join(f"{number:0100}\n" for number in range(3000)))
     haclient("publish", "--topic", "slow reader", "--file", rows)
-    words = ("--topic", "slow reader", "--bookmark", "epoch", "--timeout", "0.3")
+    words = ("--topic", "slow reader", "--bookmark", "epoch", "--timeout", "1")
     with start_haclient("subscribe", "--server", broker.uri, *words, pipe_bytes=4096) as child:
         found = child.lines(10)
-        select.select([], [], [], 1.0)  # the pipe is full for longer than the limit
+        select.select([], [], [], 1.5)  # the pipe is full for longer than the limit
         found += child.rest()
         assert child.wait() == 0, child.err
     assert len(found) == 3000

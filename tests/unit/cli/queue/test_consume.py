@@ -18,20 +18,20 @@ def rows(count: int) -> list[str]:
 @pytest.mark.row("CLI1", "CLI9")
 def test_what_is_printed_is_acknowledged(queue: QueueCommands) -> None:
     queue.publish("endless", *rows(8))
-    assert queue("consume", "endless", "--timeout", "0.5") == (0, rows(8), "")
+    assert queue("consume", "endless", "--timeout", "2") == (0, rows(8), "")
     found = queue.statistics("endless")
     assert (found["depth"], found["acknowledged"], found["redelivered"]) == (0, 8, 0)
     queue.publish("endless", "last")
-    _, [line], _ = queue("consume", "endless", "--timeout", "0.5", "--json")
+    _, [line], _ = queue("consume", "endless", "-n", "1", "--json")
     assert json.loads(line)["data"] == "last"
 
 
 @pytest.mark.row("CLI9")
 def test_fewer_messages_than_asked_for_is_exit_code_3(queue: QueueCommands) -> None:
     queue.publish("few", "only")
-    code, lines, err = queue("consume", "few", "-n", "2", "--timeout", "0.5")
+    code, lines, err = queue("consume", "few", "-n", "2", "--timeout", "2")
     assert (code, lines) == (3, ["only"])
-    assert err == "haclient: error: 1 of 2 messages came, then none for 0.5 s\n"
+    assert err == "haclient: error: 1 of 2 messages came, then none for 2 s\n"
     assert queue.statistics("few")["depth"] == 0
 
 
@@ -68,7 +68,7 @@ def test_messages_that_are_given_back_have_a_limit(queue: QueueCommands) -> None
 @pytest.mark.row("CLI9")
 def test_what_is_expired_leaves_the_queue_as_expired(queue: QueueCommands) -> None:
     queue.publish("spoiled", '{"id": 1}', '{"id": 2}', '{"id": 3}')
-    found = queue("consume", "spoiled", "--expire", "--filter", "/id > 1", "--timeout", "0.5")
+    found = queue("consume", "spoiled", "--expire", "--filter", "/id > 1", "-n", "2")
     assert found == (0, ['{"id": 2}', '{"id": 3}'], "")
     after = queue.statistics("spoiled")
     assert (after["depth"], after["expired"]["forced_expire"]) == (1, 2)
@@ -86,6 +86,6 @@ def test_at_most_once_has_nothing_to_give_back(queue: QueueCommands, option: str
 def test_only_who_asks_for_more_is_warned_of_a_backlog_of_1(queue: QueueCommands) -> None:
     queue.publish("source.two", *rows(2))
     assert queue("consume", "third", "-n", "1") == (0, rows(1), "")
-    code, lines, err = queue("consume", "third", "--timeout", "0.5")
+    code, lines, err = queue("consume", "third", "--timeout", "2")
     assert (code, lines) == (0, rows(2)[1:])
     assert err.startswith(BACKLOG_1)

@@ -80,7 +80,7 @@ def test_a_refused_copy_leaves_its_message_in_the_queue(queue: QueueCommands) ->
 @pytest.mark.row("CLI9")
 def test_dead_letters_are_moved_back_to_their_queue(queue: QueueCommands) -> None:
     queue.publish("doomed", *rows(3))
-    assert queue("consume", "doomed", "--expire", "--timeout", "0.5")[:2] == (0, rows(3))
+    assert queue("consume", "doomed", "--expire", "-n", "3")[:2] == (0, rows(3))
     code, _, err = queue("move", "dead", "doomed")
     assert (code, err) == (0, "")
     assert queue("browse", "doomed") == (0, rows(3), "")
