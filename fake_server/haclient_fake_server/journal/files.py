@@ -172,7 +172,9 @@ class JournalFiles(JournalReader):
         self._places = SegmentPlaces(self._directory, self._disk, archive)
         if archive is not None:  # two logs in one archive would overwrite each other's segments
             self._locks += self._disk.lock_directory(archive, LOCK_NAME)
-        self._segments, self._prologue = recover_segments(self._directory, self._disk, self._places)
+        self._segments, self._prologue = recover_segments(
+            self._directory, self._disk, self._places, self._instance_id
+        )
         self._bring_to_disk()
 
     # --- writing -------------------------------------------------------------------------------

@@ -177,19 +177,23 @@ class Recovered(NamedTuple):
     prologue: SegmentPrologue
 
 
-def recover_segments(directory: Path, disk: Disk, places: SegmentPlaces | None = None) -> Recovered:
+def recover_segments(
+    directory: Path, disk: Disk, places: SegmentPlaces, instance_id: int
+) -> Recovered:
     """Find the end of the log in a locked directory, and clear what follows it.
 
     Args:
         directory: The directory of the journal.
         disk: The file system.
-        places: Where its segments are; by default all of them are in the directory.
+        places: Where its segments are.
+        instance_id: Id of the broker instance.
 
     Raises:
         StoreCorrupt: A segment is missing or damaged.
-        StoreError: A newer version has written the journal, or the disk failed.
+        StoreError: A newer version has written the journal, the archive is that of another log, or
+            the disk failed.
     """
-    recovery = _Recovery(directory, disk, places or SegmentPlaces(directory, disk))
+    recovery = _Recovery(directory, disk, places, instance_id)
     try:
         recovery.run()
     except BaseException:  # the caller gets no segments that it could close
@@ -210,10 +214,13 @@ class _End(NamedTuple):
 class _Recovery:
     """One pass through all segments, from the oldest to the youngest."""
 
-    def __init__(self, directory: Path, disk: Disk, places: SegmentPlaces) -> None:
+    def __init__(
+        self, directory: Path, disk: Disk, places: SegmentPlaces, instance_id: int
+    ) -> None:
         self._directory = directory
         self._disk = disk
         self._places = places
+        self._instance_id = instance_id
         self.segments: dict[int, JournalSegment] = {}
         self.prologue = SegmentPrologue()
 
@@ -284,6 +291,12 @@ class _Recovery:
                     raise StoreCorrupt(file.path, error.offset, error.what) from error
                 return _End(before, f"the next segment is unreadable: {error.what}")
             manifest = self._manifest(number)
+            is_foreign = manifest is None and header.instance_id != self._instance_id
+            if is_foreign and self._places.is_archived(number):
+                raise StoreError(
+                    f"{file.path} is of the log of another broker: give each broker an archive "
+                    "directory of its own"
+                )
             if before is not None and before.manifest.next_position != header.first_position:
                 what = (
                     f"it begins at position {header.first_position}, the one before ends before "

@@ -119,7 +119,7 @@ def test_a_start_with_the_archive_of_another_log_removes_nothing_of_it(tmp_path:
     other = JournalFiles(tmp_path / "other", WatchedDisk(), segment_bytes=4096, instance_id=2)
     append(other, 7, size=900)
     other.close()
-    with pytest.raises(StoreCorrupt, match=r"archive/journal.* follows and is sealed"):
+    with pytest.raises(StoreError, match=r"archive/journal.* is of the log of another broker"):
         JournalFiles(
             tmp_path / "other",
             WatchedDisk(boot=b"the next boot..."),
@@ -199,6 +199,20 @@ def test_damage_in_a_compressed_segment_is_refused_with_file_and_place(
     path.write_bytes(data)
     with pytest.raises(StoreCorrupt, match=rf"{segment_name(1)}\.gz"):
         positions(journal)
+
+
+def test_a_new_log_does_not_begin_with_the_archive_of_another_one(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    copy(journal, 1, compress=False)
+    journal.close()
+    with pytest.raises(StoreError, match="is of the log of another broker: give each broker an"):
+        JournalFiles(
+            tmp_path / "other",
+            RealDisk(),
+            segment_bytes=4096,
+            instance_id=2,
+            archive=tmp_path / ARCHIVE,
+        )
 
 
 def test_an_archive_that_is_not_there_is_missed(tmp_path: Path) -> None:
