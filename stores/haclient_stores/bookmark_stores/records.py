@@ -90,6 +90,7 @@ _NAMING_A_PUBLISHER: Final = {
     RecordKind.BEFORE,
     RecordKind.PENDING_ACK,
 }
+_HIGHEST_NUMBER: Final = 2**62  # they are counted from 1, and what follows has 64 bits
 _NAMING_A_TIME: Final = {
     RecordKind.START_TIME,
     RecordKind.ENTERED,
@@ -481,6 +482,8 @@ class BookmarkLogReader:
             self._known_publisher(first)
         elif kind in _NAMING_A_TIME and value > LAST_MICROSECOND:
             raise BadRecord(f"a time of {value} microseconds")
+        elif kind == RecordKind.NEXT and value > _HIGHEST_NUMBER:
+            raise BadRecord(f"a message with the number {value}")
 
     def _take_text(self, subscription: int, kind: int, value: int) -> None:
         """One more part of the name of a subscription, or of its server's.

@@ -52,6 +52,12 @@ def test_a_record_of_an_unknown_kind_is_refused() -> None:
     assert read([(word(RecordKind.SEAL), 1), (word(RecordKind.PARTIAL_SEAL), 1)]).trackers == {}
 
 
+@pytest.mark.parametrize("number", [2**62 + 1, 2**64 - 1])
+def test_a_number_that_no_message_has_is_refused(number: int) -> None:
+    with pytest.raises(BadRecord, match=f"the number {number}"):
+        read([(word(RecordKind.NEXT), number)])
+
+
 def records_of_every_kind() -> list[tuple[int, int]]:
     """What a killed process may leave behind the last seal."""
     records = [publisher_record(0, 7), publisher_record(1, 9)]
