@@ -545,7 +545,10 @@ def _add_dead_letters(values: dict[str, object]) -> None:
             raise action.refusal(f"wanted a <Topic>, and the <Data> {_PUBLISHED}")
         if published.get("message_type", "json") != message_type:
             raise action.refusal("wanted the <MessageType> of the queue")
-        queues[number] = replace(queues[number], dead_letter=published.get("name", ""))
+        try:
+            queues[number] = replace(queues[number], dead_letter=published.get("name", ""))
+        except UsageError as error:
+            raise action.refusal(str(error)) from error
     values["queues"] = tuple(queues)
 
 

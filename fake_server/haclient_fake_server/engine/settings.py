@@ -11,6 +11,7 @@ from haclient.protocol.framing import MAX_PUBLISH_BYTES
 from haclient.protocol.uri import Uri
 from haclient_fake_server.engine.filters import FilterError, compile_expression, compile_filter
 from haclient_fake_server.engine.filters.bodies import COMPOSITE_PREFIX, has_fields
+from haclient_fake_server.engine.filters.parser import parse_path
 from haclient_fake_server.engine.patterns import (
     TopicMatcher,
     TopicPatternError,
@@ -91,6 +92,9 @@ class SowTopic:
             record the topic; of a pattern, those topics that it records have a history.
         expiration_s: How long a record lives whose publisher gives it no `expiration`, in seconds;
             0 for ever. With `None` records do not expire, whatever their publishers say.
+
+    Raises:
+        UsageError: A key is not a path.
     """
 
     name: str
@@ -100,6 +104,14 @@ class SowTopic:
     expiration_s: float | None = None
     is_pattern: bool = False
     file_backed: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the keys."""
+        for key in self.keys:
+            try:
+                parse_path(key)
+            except FilterError as error:
+                raise UsageError(f"sow topic {self.name!r}: key {key!r}: {error.detail}") from error
 
 
 EVERY_USER: Final = "*"

@@ -153,6 +153,10 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
         ("words", "1: <AMPSConfig>: wanted elements, found text"),
         ('<Name lang="en">a</Name>', "2: <Name>: attributes are not supported"),
         ("<SOW><Topic><Key>/id</Key></Topic></SOW>", "2: <Topic>: needs a <Name>"),
+        (
+            "<SOW><Topic><Name>t</Name><Key>id</Key></Topic></SOW>",
+            "2: <Topic>: sow topic 't': key 'id': ",
+        ),
         ("<Transports/>", "2: <Transports>: wanted a <Transport>"),
         ("<TransactionLog/>", "2: <TransactionLog>: needs a <JournalDirectory>"),
         (
@@ -215,6 +219,10 @@ def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
         (
             ON_EXPIRE.replace("<Topic>dead</Topic>", ""),
             "2: <Action>: wanted a <Topic>, and the <Data> {{AMPS_DATA}}",
+        ),
+        (
+            ON_EXPIRE.replace("<Topic>dead", "<Topic>q"),
+            "2: <Action>: queue 'q': dead_letter 'q' is one of its own topics",
         ),
         (
             ON_EXPIRE.replace("{{AMPS_DATA}}", "gone"),
