@@ -85,7 +85,8 @@ class Subscribing:
         )
         queues = self._queues.matching(connection, request)
         replaced = self.check_id(connection, request, sub_id)
-        if queues and not message.bookmark:
+        keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark
+        if queues and not message.bookmark and not keeps_place:
             self._consume(connection, request, sub_id, queues)
             return
         if options.max_backlog is not None:
@@ -97,7 +98,6 @@ class Subscribing:
             raise Refused(Reason.INVALID_OPTIONS, f"max_backlog: {why}")
         if queues:
             request = replace(request, matcher=_underlying(request.matcher, queues))
-        keeps_place = isinstance(replaced, BookmarkSubscription) and not message.bookmark
         if keeps_place and message.kind in DELTA_COMMANDS:
             detail = f"{sub_id!r} has a bookmark, and gets whole messages"
             raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")

@@ -6,6 +6,7 @@ import pytest
 
 from haclient_fake_server.engine import subscribing
 from haclient_fake_server.engine.patterns import MAX_TOPIC_CHARACTERS
+from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.engine.subscribing import MAX_IDS, MAX_SUB_ID_CHARACTERS
 from support.engine import World
 
@@ -187,6 +188,20 @@ def test_replace_in_the_middle_of_a_replay_goes_on_where_it_was() -> None:
     world.replay_backlog(reader)
     (message,) = reader.take()
     assert message.bookmark
+
+
+@pytest.mark.parametrize("topic", [".*", "jobs"])
+def test_a_replay_that_is_replaced_stays_one_where_its_topic_is_also_a_queue(topic: str) -> None:
+    world = World(queues=(QueueTopic(name="jobs", topics=("orders",)),))
+    reader, publisher = world.client("reader"), world.client("pubber")
+    publisher.publish(1)
+    reader.subscribe(t=topic, bm="0", a="")
+    reader.subscribe(opts="replace", t=topic, a="")
+    publisher.publish(2)
+    assert [(each.topic, each.bookmark) for each in reader.take()] == [
+        ("orders", f"{PUBBER}|1|"),
+        ("orders", f"{PUBBER}|2|"),
+    ]
 
 
 def test_replace_of_an_unknown_id_is_a_plain_subscribe() -> None:
