@@ -29,7 +29,7 @@ from haclient_fake_server.engine.replication.destination import DestinationStatu
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.engine.statistics import Row
-from haclient_fake_server.journal.files import JournalFiles, ProgressFile
+from haclient_fake_server.journal.files import JournalFiles, JournalStopped, ProgressFile
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles
@@ -132,6 +132,8 @@ class Hub:
             with long steps take them one in a round, between which all others are served.
         end_turn: Likewise for the end of a connection: thousands may end at once.
     """
+
+    _failure: BaseException | None = None  # of a write
 
     def __init__(
         self,
@@ -303,12 +305,15 @@ class Hub:
 
     def received(self, session: SessionLike, messages: Sequence[Message]) -> None:
         """Process commands from a connection; none means that bytes of one came."""
+        self._check_written()
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
     def disconnected(self, session: SessionLike, reason: str = ENDED_BY_PEER) -> None:
         """Unregister a connection that has ended; `reason` is for the log and the statistics."""
         self._unfinished.pop(session.number, None)
         self._sessions.pop(session.number, None)
+        if self._is_unwritten:  # the engine cannot go on, and ends with the broker
+            return
         self._apply(self._engine.disconnected(session.number, trio.current_time(), reason))
 
     def unfinished(self, session: SessionLike, size: int) -> None:
@@ -344,6 +349,7 @@ class Hub:
         """Send the next chunk of replays on a connection; whether there was one."""
         if not self._engine.has_backlog(session.number):
             return False
+        self._check_written()
         self._apply(self._engine.pump(session.number, trio.current_time()))
         return True
 
@@ -364,6 +370,7 @@ class Hub:
             self._due_sooner = trio.Event()
             now = trio.current_time()
             if self._engine.next_due <= now:
+                self._check_written()
                 self._apply(self._engine.tick(now))
 
     async def keep_synced(self) -> None:
@@ -469,10 +476,25 @@ class Hub:
             self._progress_file.write(progress)
             self._points.reach(KillPoint.AFTER_CONFIRMED)
 
+    def _check_written(self) -> None:
+        """Check that no write has failed: the engine counts on what the journal lacks then.
+
+        Raises:
+            JournalStopped: One has; it is the cause.
+        """
+        if self._is_unwritten:
+            raise JournalStopped(
+                f"{self._config.name}: a write has failed: start the broker again"
+            ) from self._failure
+
     def _apply(self, effects: Effects) -> None:
         for number, data in effects.early:
             self._send(number, data)
-        self._write(effects)
+        try:
+            self._write(effects)
+        except BaseException as error:
+            self._failure = self._failure or error
+            raise
         for number, data in effects.sends:
             self._send(number, data)
         for number, reason in effects.closes:

@@ -19,7 +19,7 @@ from haclient_fake_server.engine.replication import wire
 from haclient_fake_server.engine.replication.durability import ReplicationProgress
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.hub import NO_FILES, SNAPSHOT_INTERVAL_S, BrokerFiles, Hub, SessionLike
-from haclient_fake_server.journal.files import JournalFiles, ProgressFile
+from haclient_fake_server.journal.files import JournalFiles, JournalStopped, ProgressFile
 from haclient_fake_server.journal.format import LogStart
 from haclient_fake_server.journal.guard_file import GuardFile
 from haclient_fake_server.journal.queue_points import QueuePointFile
@@ -145,6 +145,18 @@ async def test_nothing_is_sent_when_the_journal_cannot_be_written() -> None:
     bench.journal.full = True
     with pytest.raises(StoreFull):
         bench.send(writer, c="p", t="orders", s=1, a="persisted")
+    assert bench.diary == []
+
+
+async def test_after_a_failed_write_nothing_reaches_the_engine() -> None:
+    bench = Bench()
+    writer, other = bench.client("writer"), bench.client("other")
+    bench.journal.full = True
+    with pytest.raises(StoreFull):
+        bench.send(writer, c="p", t="orders", s=1, a="persisted")
+    with pytest.raises(JournalStopped) as stopped:
+        bench.send(other, c="p", t="orders", s=1, a="persisted")
+    assert isinstance(stopped.value.__cause__, StoreFull)
     assert bench.diary == []
 
 
