@@ -6,6 +6,7 @@ reports what must not be. All of them live longer than their connections: `conne
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -55,11 +56,13 @@ class Surroundings(NamedTuple):
         nursery: Of their tasks.
         problems: What must not be, in one line each.
         logon: Fields of every logon.
+        bodies: What was published.
     """
 
     nursery: trio.Nursery
     problems: list[str]
     logon: dict[str, str]
+    bodies: dict[Key, bytes]
 
 
 class Connection:
@@ -153,6 +156,7 @@ class Actor(ABC):
         self.address = address
         self.around = around
         self.connection: Connection | None = None
+        self._one = trio.Lock()
 
     @property
     def is_connected(self) -> bool:
@@ -161,10 +165,21 @@ class Actor(ABC):
     def complain(self, text: str) -> None:
         self.around.problems.append(f"{self.name}: {text}")
 
+    def check_body(self, message: Message) -> Key:
+        """Which message this is a delivery of; all of it has to be what was published."""
+        key = key_of(message)
+        if self.around.bodies.get(key) != message.data:
+            self.complain(f"{key} has another body: {message.data[:100]!r}")
+        return key
+
     async def connect(self) -> None:
-        """Connect, unless it is connected."""
-        if self.is_connected:
-            return
+        """Connect, unless it is connected or nobody listens."""
+        async with self._one:
+            if not self.is_connected:
+                with contextlib.suppress(ConnectionRefusedError):
+                    await self._connect()
+
+    async def _connect(self) -> None:
         link = await network().connect(self.address)
         if self.is_slow:
             link.receiving.capacity_bytes = SMALL_PIPE
@@ -174,9 +189,9 @@ class Actor(ABC):
         if logon.get("user_id"):
             logon["user_id"] = self.user
         answer = await connection.ask(ack="processed", **logon)
-        if answer is None or answer.status != "success":
+        if answer is not None and answer.status != "success":
             self.complain(f"the logon was answered by {answer}")
-        else:
+        elif answer is not None:
             await self.logged_on(connection, answer)
 
     async def disconnect(self) -> None:
@@ -242,6 +257,7 @@ class Publisher(Actor):
         self.sent: list[Publication] = []
         self.acked = 0
         self.repeats = False
+        self._ready: Connection | None = None
 
     async def publish(self, topic: str, size: int, **fields: str | int) -> None:
         """Publish a message; its id is one of four of this publisher."""
@@ -249,7 +265,8 @@ class Publisher(Actor):
         name = f"{self.name}-{n % 4}"
         body = {"p": self.name, "n": n, "id": name, "even": int(n % 2 == 0), "pad": "x" * size}
         header: dict[str, str | int] = {"c": "p", "t": topic, **fields}
-        await self._send_new(Publication(n, header, json.dumps(body).encode(), name))
+        data = self.around.bodies[self.name, n] = json.dumps(body).encode()
+        await self._send_new(Publication(n, header, data, name))
 
     async def delete(self, topic: str, which: int, **fields: str | int) -> None:
         """Delete a record by a filter, or by what fields say."""
@@ -261,7 +278,7 @@ class Publisher(Actor):
     async def _send_new(self, publication: Publication) -> None:
         publication.sent_at = trio.current_time()
         self.sent.append(publication)
-        if self.connection is not None and self.is_connected:
+        if self.connection is not None and self.connection is self._ready:
             await self._send(self.connection, publication)
 
     async def _send(self, connection: Connection, each: Publication) -> None:
@@ -275,9 +292,11 @@ class Publisher(Actor):
         if not persisted <= seen <= len(self.sent):
             self.complain(f"of {len(self.sent)}, {persisted} are persisted and {seen} were seen")
         self._learn(persisted)
-        first = 0 if self.repeats else persisted
-        for each in self.sent[first:]:
-            await self._send(connection, each)
+        at = 0 if self.repeats else persisted
+        while at < len(self.sent):  # more may be published meanwhile, and comes behind
+            at += 1
+            await self._send(connection, self.sent[at - 1])
+        self._ready = connection
 
     def _learn(self, persisted: int) -> None:
         for each in self.sent[self.acked : persisted]:
@@ -314,13 +333,14 @@ class Reader(Actor):
         *,
         topic: str = ".*",
         options: str = "",
-        user: str = "ann",
+        command: str = "subscribe",
     ) -> None:
         super().__init__(name, address, around)
-        self.user = user
+        self.user = "bob" if name == "bob" else "ann"
         self.is_slow = "slow" in name
         self._topic = topic
         self._options = options
+        self._command = command
         self.segments: list[list[Key]] = [[]]
         self.topics: dict[Key, str] = {}
         self.dead: list[Key] = []
@@ -351,7 +371,7 @@ class Reader(Actor):
     async def _subscribe(self, connection: Connection) -> str:
         options = ",".join(filter(None, ("bookmark_not_found=fail", self._options)))
         answer = await connection.ask(
-            c="subscribe",
+            c=self._command,
             t=self._topic,
             sub_id="s",
             bm=self._last,
@@ -360,9 +380,24 @@ class Reader(Actor):
         )
         if answer is None or answer.status == "success":
             return ""
-        if answer.reason != "bookmark not found" or self._last == "0":
+        is_query = self._command != "subscribe"  # which needs all of the log
+        if answer.reason != "bookmark not found" or (self._last == "0" and not is_query):
             self.complain(f"refused: {answer.reason} {answer.detail}")
         return answer.reason
+
+    async def replace(self) -> None:
+        """Give the subscription a filter that takes everything; it keeps its place."""
+        if self.connection is not None and self.is_connected:
+            answer = await self.connection.ask(
+                c="subscribe",
+                t=self._topic,
+                sub_id="s",
+                filter="/n > 0",
+                opts=",".join(filter(None, ("replace", self._options))),
+                ack="processed",
+            )
+            if answer is not None and answer.status != "success":
+                self.complain(f"replace was refused: {answer.reason} {answer.detail}")
 
     async def pause(self, *, pauses: bool) -> None:
         """Pause, or go on."""
@@ -379,7 +414,7 @@ class Reader(Actor):
     def receive(self, connection: Connection, message: Message) -> None:
         if message.kind not in {"p", "publish"}:
             return
-        key = key_of(message)
+        key = self.check_body(message)
         self._last = message.bookmark
         if message.topic == "dead":
             self.dead.append(key)
@@ -423,7 +458,7 @@ class Live(Actor):
         if message.kind in {"p", "publish"}:
             body = json.loads(message.data)
             self.latest[body["id"]] = body["n"]
-            self.spans[-1].received.append(key_of(message))
+            self.spans[-1].received.append(self.check_body(message))
 
     @override
     async def lost(self, connection: Connection) -> None:
@@ -451,9 +486,12 @@ class Table(Actor):
 
     is_slow = True
 
-    def __init__(self, name: str, address: str, around: Surroundings, *, topic: str) -> None:
+    def __init__(
+        self, name: str, address: str, around: Surroundings, *, topic: str, page: int = 0
+    ) -> None:
         super().__init__(name, address, around)
         self._topic = topic
+        self._page = page
         self.records: dict[str, int] = {}
         self.keys: dict[str, str] = {}
 
@@ -465,7 +503,8 @@ class Table(Actor):
             t=self._topic,
             sub_id="s",
             query_id="s",
-            opts="oof",
+            opts=f"oof,top_n={self._page},skip_n=0" if self._page else "oof",
+            orderby="/n DESC,/p" if self._page else "",
             ack="completed",
         )
         if found is not None and found.status != "success":
@@ -476,6 +515,7 @@ class Table(Actor):
         if connection is not self.connection:
             return
         if message.kind in {"p", "publish", "sow"}:
+            self.check_body(message)
             body = json.loads(message.data)
             self.records[body["id"]] = body["n"]
             self.keys[body["id"]] = message.sow_key
@@ -507,6 +547,7 @@ class Consumer(Actor):
         self.held: list[tuple[Key, str]] = []
         self.holds_all = False
         self.is_quick = False
+        self.is_at_most_once = False
 
     @staticmethod
     def new_jobs() -> dict[Key, Job]:
@@ -526,9 +567,11 @@ class Consumer(Actor):
     def receive(self, connection: Connection, message: Message) -> None:
         if message.kind not in {"p", "publish"}:
             return
-        key = key_of(message)
+        key = self.check_body(message)
         job, now = self.jobs[key], trio.current_time()
         job.deliveries += 1
+        if self.is_at_most_once and job.deliveries > 1:
+            self.complain(f"{key} came twice")
         if job.confirmed_at is not None and now > job.confirmed_at:
             self.complain(f"{key} came after its acknowledgement was confirmed")
         is_first = job.deliveries == 1
@@ -542,13 +585,21 @@ class Consumer(Actor):
         job = self.jobs[key]
         if not option:
             job.acked_at = job.acked_at or trio.current_time()
+        which = {"bm": bookmark} if bookmark else {"filter": f"/p = '{key[0]}' AND /n = {key[1]}"}
         answer = await connection.ask(
-            c="sow_delete", t="jobs", bm=bookmark, opts=option, ack="processed"
+            c="sow_delete", t="jobs", opts=option, ack="processed", **which
         )
         if answer is not None and answer.status != "success":
             self.complain(f"the ack of {key} was refused: {answer.reason}")
         elif answer is not None and not option:
             job.confirmed_at = job.confirmed_at or trio.current_time()
+
+    async def finish_by_filter(self) -> None:
+        """Acknowledge what is held by a filter; whoever has a message may acknowledge it."""
+        held, self.held = self.held, []
+        for key, _ in held:
+            if self.connection is not None and self.is_connected:
+                await self._finish(self.connection, key, "", "")
 
     async def let_go(self) -> None:
         """Acknowledge what is held, late or not."""
@@ -573,6 +624,7 @@ class Query(Actor):
     @override
     def receive(self, connection: Connection, message: Message) -> None:
         if message.kind == "sow":
+            self.check_body(message)
             body = json.loads(message.data)
             if body["id"] in self.found:
                 self.complain(f"{body['id']} came twice")

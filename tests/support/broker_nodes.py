@@ -35,6 +35,7 @@ LEASE_S: Final = 2.0
 Options: TypeAlias = dict[str, Any]
 
 _SMALL: Final[Options] = {"segment_bytes": 2048, "preallocated_files": 1}
+_LOW: Final[Options] = {"high_water_bytes": 1000, "low_water_bytes": 200}
 _QUEUE: Final = QueueTopic(name="jobs", topics=("work",), max_per_subscription_backlog=3)
 _PRICES: Final = SowTopic("prices", ("/id",))
 _REPLICA: Final = {"sync replica", "async replica", "downgraded replica"}
@@ -44,11 +45,17 @@ OPTIONS: Final[dict[str, Options]] = {
     "queue leases": {"queue": {"lease_s": LEASE_S}},
     "queue paged": {"queue": {"file_backed": True}},
     "queue expiration": {"queue": {"expiration_s": 15.0, "dead_letter": "dead"}},
+    "queue once": {"queue": {"semantics": "at-most-once"}},
+    "queue of a pattern": {"queue": {"topics": ("^wor",)}},
+    "priority": {"queue": {"priority": "/n"}},
     "dead letters": {"queue": {"max_deliveries": 2, "lease_s": LEASE_S, "dead_letter": "dead"}},
     "sow expiration": {"sow": {"expiration_s": EXPIRATION_S}},
     "sow on disk": {"sow": {"file_backed": True}},
     "pattern": {"sow": {"name": "^pri", "is_pattern": True}},
     "history": {"sow": {"history": True}},
+    "past": {"sow": {"history": True}},
+    "page": {},
+    "durable reader": {},
     "conflation": {},
     "rate": {},
     "sync replica": {},
@@ -60,7 +67,9 @@ OPTIONS: Final[dict[str, Options]] = {
     "preallocated": {"segment_bytes": 4096, "preallocated_files": 4},
     "entitlements": {"users": {"ann": "x", "bob": "x"}},
     "offline": {"offline_bytes": 3000},
-    "from the log": {"high_water_bytes": 1000, "low_water_bytes": 200},
+    "cut": {**_LOW, "offline_bytes": 3000, "slow_client_bytes": 15000},
+    "little memory": {**_LOW, "max_unsent_bytes": 15000},
+    "from the log": _LOW,
     "fsync": {"fsync": FsyncPolicy.BATCH},
     "acks at once": {"ack_interval_s": 0.0},
     "small steps": {"query_step_bytes": 1},
@@ -74,11 +83,13 @@ class Case(NamedTuple):
         options: Of the broker, one or two.
         changes: What happens, in order.
         seed: Of what a case decides by chance.
+        overlaps: Whether the changes happen at once.
     """
 
     options: tuple[str, ...]
     changes: tuple[str, ...]
     seed: int = 0
+    overlaps: bool = False
 
     @property
     def has_replica(self) -> bool:
@@ -107,6 +118,7 @@ def _config(case: Case, name: str, directory: Path) -> BrokerConfig:
         login = "ann:x@"
         given["entitlements"] = (
             Entitlement("ann", "all", ".*"),
+            Entitlement("ann", "replicate", ".*"),
             Entitlement("bob", "read", "orders", "/even = 1"),
         )
     if case.has_replica:

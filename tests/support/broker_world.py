@@ -29,6 +29,7 @@ from haclient.errors import UsageError
 from haclient_fake_server.admin import JournalAction
 from haclient_fake_server.engine import replay
 from haclient_fake_server.engine.queues import message_table
+from haclient_stores.errors import StoreError
 from support.broker_clients import (
     Actor,
     Consumer,
@@ -48,6 +49,9 @@ __all__ = ["CHANGES", "OPTIONS", "Case", "problems_of"]
 
 TOPICS: Final = "orders", "prices", "work"
 LARGE, SMALL = 3000, 40  # bytes of padding: a large message fills more than a small segment
+PAGE: Final = 3
+CUTS: Final = {"disconnect", "kick", "stop", "kill", "write fails", "clock ahead", "clock back"}
+"""Here what is on its way to a consumer is lost."""
 HOUR_S: Final = 3600.0
 SLACK_S: Final = 3.0  # of the time of an expiration: a replica gives a second, a restart takes one
 REST_S: Final = 20.0
@@ -58,6 +62,7 @@ CHANGES: Final = (
     *("stall", "pause", "disconnect", "reader leaves", "repeat", "hour", "lease", "minute"),
     *("archive", "compress", "remove"),
     *("replica stops", "replica is killed", "downgrade", "upgrade"),
+    *("publishers move", "replace", "kick", "ack by filter"),
     *("delete by filter", "delete by keys", "large", "burst"),
 )
 
@@ -78,6 +83,7 @@ class World:
         self.publishers = [Publisher(name, EAST, around) for name in ("p", "q")]
         rate = "rate=50" if "rate" in case.options else ""
         self.log = Reader("log", EAST, around)
+        rate = "fully_durable" if "durable reader" in case.options else rate
         self.reader = Reader("reader", EAST, around, options=rate)
         self.slow = Reader("slow", EAST, around)
         conflation = "conflation=100ms" if "conflation" in case.options else ""
@@ -86,12 +92,21 @@ class World:
         self.table = Table("table", EAST, around, topic="prices")
         self.jobs = Consumer.new_jobs()
         self.consumers = [Consumer(name, EAST, around, self.jobs) for name in ("c", "d")]
+        if "queue once" in case.options:
+            for consumer in self.consumers:
+                consumer.is_at_most_once = True
         self.readers = [self.log, self.reader, self.slow]
         if "entitlements" in case.options:
-            self.readers.append(Reader("bob", EAST, around, topic="orders", user="bob"))
+            self.readers.append(Reader("bob", EAST, around, topic="orders"))
+        if "past" in case.options:
+            self.readers.append(
+                Reader("past", EAST, around, topic="prices", command="sow_and_subscribe")
+            )
+        self.page = Table("page", EAST, around, topic="prices", page=PAGE)
         self.actors: list[Actor] = [
             *(*self.publishers, *self.readers, self.live, self.prices, self.table),
             *self.consumers,
+            *([self.page] if "page" in case.options else []),
         ]
         self.count = 0
         self._rows = self._tasks = 0
@@ -124,17 +139,18 @@ class World:
         await self.publish(14)
 
     async def connect(self) -> None:
-        if self.east.is_up:
-            for actor in self.actors:
-                await actor.connect()
+        for actor in [*self.actors]:
+            await actor.connect()
 
-    async def _come_back(self) -> None:
-        """The broker starts again, and all clients connect to it."""
+    async def _come_back(self, node: Node | None = None) -> None:
+        """A broker starts again, and all of its clients connect to it."""
+        node = node or self.east
         await trio.sleep(0.01)  # they receive what was sent before
         for actor in self.actors:
-            await actor.disconnect()
+            if actor.address == node.address:
+                await actor.disconnect()
         await trio.sleep(0.01)
-        await self.east.start()
+        await node.start()
         await self.connect()
 
     async def change(self, change: str) -> None:
@@ -230,16 +246,21 @@ class World:
         await self._maintain("remove")
 
     async def _maintain(self, action: JournalAction) -> None:
-        await trio.sleep(1)  # consumers acknowledge, segments are sealed
-        if self.east.server is None:
+        if not self.case.overlaps:
+            await trio.sleep(1)  # consumers acknowledge, segments are sealed
+        server = self.east.server
+        if server is None:
             return
-        numbers = [int(row["number"]) for row in self.east.server.rows("transaction_log")]
-        for number in numbers[:-1]:
+        for row in server.rows("transaction_log")[:-1]:
             try:
-                await self.east.server.maintain_journal(action, number)
+                await server.maintain_journal(action, int(row["number"]))
             except UsageError:
                 if action == "remove":
                     break
+            except StoreError:
+                if self.east.server is server:
+                    raise
+                break  # it was killed meanwhile, and has no files any more
 
     async def do_replica_stops(self) -> None:
         await self.west.stop()
@@ -250,7 +271,7 @@ class World:
         await self.publish(2)
         await self.west.kill()
         await self.publish(2)
-        await self.west.start()
+        await self._come_back(self.west)
 
     async def do_downgrade(self) -> None:
         if self.east.server is not None and "async replica" not in self.case.options:
@@ -261,6 +282,35 @@ class World:
             self.east.server.downgrade(f"mem://{WEST}")
             await self.publish(2)
             self.east.server.upgrade(f"mem://{WEST}")
+
+    async def do_publishers_move(self) -> None:
+        for publisher in self.publishers:
+            await publisher.disconnect()
+            await self.publish(1)
+            publisher.address = WEST if publisher.address == EAST else EAST
+            await publisher.connect()
+            await self.publish(1)
+
+    async def do_replace(self) -> None:
+        await self.reader.replace()
+        await self.publish(2)
+        await self.slow.replace()
+
+    async def do_kick(self) -> None:
+        for actor in self.actors:
+            if self.east.server is not None and actor.address == EAST:
+                with contextlib.suppress(UsageError):  # it has left meanwhile
+                    self.east.server.disconnect(actor.name)
+        await self.publish(2)
+        await trio.sleep(0.01)
+        await self.connect()
+
+    async def do_ack_by_filter(self) -> None:
+        for consumer in self.consumers:
+            consumer.holds_all = True
+        await self.publish(6)
+        for consumer in self.consumers:
+            await consumer.finish_by_filter()
 
     async def do_delete_by_filter(self) -> None:
         for publisher in self.publishers:
@@ -291,9 +341,10 @@ class World:
             await self._come_back()
         if self.reader not in self.actors:
             self.actors.append(self.reader)
-        await self.connect()
         for actor in self.actors:
             actor.stall(stalls=False)
+        await trio.sleep(1)  # who was cut meanwhile has noticed it
+        await self.connect()
         await self.reader.pause(pauses=False)
         if "downgrade" in self.case.changes:
             await self.do_upgrade()
@@ -306,23 +357,42 @@ class World:
 
     async def run(self) -> None:
         await self.begin()
-        for change in self.case.changes:
-            await self.change(change)
-            await self.publish(6)
+        if self.case.overlaps:
+            async with trio.open_nursery() as nursery:
+                for change in self.case.changes:
+                    nursery.start_soon(self.change, change)
+                await self.publish(12)
+        else:
+            for change in self.case.changes:
+                await self.change(change)
+                await self.publish(6)
         await self.heal()
         await self.publish(24)
         await trio.sleep(3)
         await self._check_records("soon")
         await trio.sleep(3 * REST_S)
+        await self._connect_slow()
         await self._check("at rest")
         if not self.problems:
             await (self.do_kill if self.chance.random() < 0.5 else self.do_stop)()
             await trio.sleep(3 * REST_S)
+            await self._connect_slow()
             await self._check("after a restart")
+
+    async def _connect_slow(self) -> None:
+        """Who was cut as a slow client comes back; nobody else may have been cut."""
+        if self.may_cut:
+            await self.connect()
+            await trio.sleep(REST_S)
+
+    @property
+    def may_cut(self) -> bool:
+        return bool({"cut", "little memory"} & {*self.case.options})
 
     def _connections(self) -> int:
         assert self.east.server is not None
-        return len(self.east.server.rows("clients"))
+        away = sum(actor.address == WEST for actor in self.actors)
+        return len(self.east.server.rows("clients")) + away
 
     async def _check(self, when: str) -> None:
         if not self.east.is_up:
@@ -346,7 +416,7 @@ class World:
         self._check_live(self.live, "orders")
         if "conflation" not in self.case.options:
             self._check_live(self.prices, "prices")
-        if when == "at rest":
+        if when == "at rest" and not self.may_cut:
             self._check_latest()
         await self._check_queue(when)
 
@@ -372,6 +442,10 @@ class World:
             else:
                 self._compare_records(f"{when}, {node.name}", found)
         self._compare_records(f"{when}, table", self.table.records)
+        if self.page in self.actors:
+            page = sorted(self.table.records.items(), key=lambda item: (-item[1], item[0]))
+            if self.page.records != dict(page[:PAGE]):
+                self.problems.append(f"{when}: the page is {self.page.records} of {page}")
 
     def _compare_records(self, where: str, found: dict[str, int]) -> None:
         now = trio.current_time()
@@ -407,9 +481,11 @@ class World:
         wanted = {key for key, each in self._publications() if self._is_logged(each)}
         self._compare_sets(f"{when}, log", order, wanted)
         for reader in self.readers:
+            if reader.refusals and self.is_removed and reader.name == "past":
+                continue
             if reader.refusals and not (self.is_removed and reader is self.reader):
                 self.problems.append(f"{when}, {reader.name}: {reader.refusals}")
-            whole = [key for key in order if reader.user == "ann" or self._is_of_bob(key)]
+            whole = [key for key in order if self._is_for(reader, key)]
             for number, segment in enumerate(reader.segments):
                 is_last = number == len(reader.segments) - 1
                 self._compare_orders(
@@ -431,8 +507,11 @@ class World:
             await self._check_middle(where, fresh)
             await self._check_past(where, fresh)
 
-    def _is_of_bob(self, key: Key) -> bool:
-        return self.log.topics[key] == "orders" and key[1] % 2 == 0
+    def _is_for(self, reader: Reader, key: Key) -> bool:
+        topic = self.log.topics[key]
+        if reader.name == "bob":
+            return topic == "orders" and key[1] % 2 == 0
+        return reader.name != "past" or topic == "prices"
 
     def _compare_sets(self, where: str, found: list[Key], wanted: set[Key]) -> None:
         if len(found) != len({*found}):
@@ -535,8 +614,12 @@ class World:
         published = {key for key, _ in self._publications("work")}
         dead = self.log.dead
         gone = {*dead}
+        may_lose = when != "at rest" or CUTS & {*self.case.changes}
         for key in published:
             job = self.jobs.get(key)
+            is_sent = job is not None and job.deliveries > 0
+            if "queue once" in self.case.options and (is_sent or may_lose):
+                continue  # it is lost with its connection
             if key not in gone and (job is None or job.acked_at is None):
                 self.problems.append(f"{when}: job {key} is lost")
             confirmed_at = None if job is None else job.confirmed_at
@@ -599,7 +682,7 @@ async def _run(case: Case, root: Path, rounds: Rounds, problems: list[str]) -> N
     logon = {"user_id": "ann", "pw": "x"} if "entitlements" in case.options else {}
     with rounds.scope:
         async with trio.open_nursery() as nursery:
-            world = World(case, root, Surroundings(nursery, problems, logon))
+            world = World(case, root, Surroundings(nursery, problems, logon, {}))
             await world.run()
             nursery.cancel_scope.cancel()
     if rounds.scope.cancelled_caught:
