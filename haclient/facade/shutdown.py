@@ -116,6 +116,7 @@ class ThreadShutdown:
         while new := set(running_threads()) - drained:  # a handler may have opened one
             self._call(new, OpenClients.finish_consumers, wait_until)
             drained |= new
+        self._call(drained, OpenClients.pass_on_points, wait_until)
         self._call(drained, OpenClients.flush, wait_until)
 
     def _call(

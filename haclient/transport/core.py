@@ -25,6 +25,7 @@ from haclient.errors import (
     HAClientError,
     TimedOut,
     UsageError,
+    failure_text,
 )
 from haclient.options import Settings, seconds
 from haclient.protocol.messages import Message
@@ -484,6 +485,14 @@ class Core:
             self.reporter.log.warning("client %s leaves with %s", self.name, left)
         self._drained_up_to = self.publisher.log.last_sequence
         return trio.current_time() - began < limit_s
+
+    def pass_on_points(self) -> None:
+        """Have the adapter of the bookmark store write what it has held back."""
+        try:
+            self._maintenance.pass_on_points(trio.current_time())
+        except Exception as error:  # of the adapter: the points of others are to be written
+            text = failure_text(error)
+            self.reporter.log.warning("client %s: recovery points: %s", self.name, text)
 
     def _warn_of_late_publishes(self) -> None:
         """Warn of what listeners and other threads have published since `drain` ended."""

@@ -42,6 +42,7 @@ class OpenClients:
 
     def __init__(self) -> None:
         self._clients: list[Core] = []
+        self._late: list[Core] = []  # those that have not flushed everything in their time
         self._is_stopping = False
         self._publishes_fail = trio.Event()
         self.run: trio.lowlevel.TrioToken | None = None
@@ -66,6 +67,7 @@ class OpenClients:
         with another.
         """
         await self.finish_consumers()
+        await self.pass_on_points()
         await self.flush()
 
     async def finish_consumers(self) -> None:
@@ -76,20 +78,27 @@ class OpenClients:
         for client in list(self._clients):
             await client.consumers.wait_idle()
 
+    async def pass_on_points(self) -> None:
+        """Send what is left, and have adapters write the last recovery points.
+
+        Another client may publish them, which ends with `main`.
+        """
+        await self._flush()
+        for client in self._clients:
+            client.pass_on_points()
+
     async def flush(self) -> None:
-        """Send what is left, after `finish_consumers`; later publishes wait."""
-        late = list[Core]()
-        await self._flush(late)
+        """Send what was published since `pass_on_points`; later publishes wait."""
         for client in self._clients:
             client.publisher.block_publishes(self._publishes_fail)
-        await self._flush(late)  # what was published during the first one
+        await self._flush()
 
-    async def _flush(self, late: list[Core]) -> None:
-        """Flush all clients but those whose time is up, which are added to `late`."""
+    async def _flush(self) -> None:
+        """Flush all clients but those whose time is up."""
         async with trio.open_nursery() as nursery:
             for client in self._clients:
-                if client not in late:
-                    nursery.start_soon(_flush_one, client, late)
+                if client not in self._late:
+                    nursery.start_soon(_flush_one, client, self._late)
 
     def fail_held(self) -> None:
         """Fail the publishes that wait since `flush`, where nothing cancels them."""

@@ -46,6 +46,7 @@ _COUNT_EVERY_S: Final = 60.0  # so long nobody has discarded the oldest message
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
+_AGES_S: Final = 1e9  # longer than any adapter holds a point back
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logger_of(__name__)
 
@@ -229,6 +230,16 @@ class StoreMaintenance:
                     now=now,
                 )
             store.watch.forget_all_but(store.subscriptions.keys())
+
+    def pass_on_points(self, now: float) -> None:
+        """Send the adapter the present points, and have it write those that it holds back."""
+        store = self._store
+        if store is None or self._feed is None:
+            return
+        self._feed.send_moved(store.recovery_points(), last=True)
+        if isinstance(store.adapter, TimedAdapter):
+            store.adapter.poll(now)  # from now on they wait
+            store.adapter.poll(now + _AGES_S)
 
     async def _count_undiscarded(self) -> None:
         store, count = self._store, UndiscardedCount()

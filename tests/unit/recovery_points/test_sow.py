@@ -16,8 +16,14 @@ from haclient import HAClient, Message, SOWRecoveryPointAdapter
 from haclient.errors import HAClientError, StoreFull, UsageError
 from haclient.protocol.codec import Payload
 from haclient.recovery_points import sow as sow_adapter
-from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, MemoryPublishStore
+from haclient.stores import (
+    ConflatingRecoveryPointAdapter,
+    LoggedBookmarkStore,
+    MemoryBookmarkStore,
+    MemoryPublishStore,
+)
 from haclient.testing import check_recovery_point_adapter
+from haclient.transport.open_clients import OpenClients
 from haclient_fake_server.config import BrokerConfig
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.server import BrokerServer
@@ -57,6 +63,26 @@ def points_client(broker: BrokerServer, name: str = "points") -> HAClient:
 async def test_it_passes_the_conformance_suite(broker: BrokerServer) -> None:
     async with points_client(broker) as client:
         await check_recovery_point_adapter(lambda: SOWRecoveryPointAdapter(client))
+
+
+@pytest.mark.row("RP1", "HA24")
+async def test_at_the_end_of_a_program_it_has_the_last_points(broker: BrokerServer) -> None:
+    clients = OpenClients()
+    async with points_client(broker) as points:
+        adapter = ConflatingRecoveryPointAdapter(SOWRecoveryPointAdapter(points), max_age_s=LIMIT_S)
+        store = MemoryBookmarkStore(adapter=adapter)
+        async with HAClient("tracked", servers=servers(broker), bookmark_store=store) as client:
+            clients.entered(points._core)
+            clients.entered(client._core)
+            await client.bookmark_subscribe(
+                "orders", sub_id="s1", handler=lambda _: None, auto_discard=True
+            )
+            await points.publish("orders", b"{}")
+            while not str(store.most_recent("s1")).endswith("|"):
+                await trio.sleep(0.01)
+            await clients.drain()  # then `main` is cancelled, and with it the client of the points
+            kept = await SOWRecoveryPointAdapter(points).recover("tracked")
+    assert [each.bookmark for each in kept] == [str(store.most_recent("s1"))]
 
 
 @pytest.mark.row("RP2")
