@@ -30,6 +30,7 @@ from haclient_fake_server.server import BrokerServer
 from haclient_stores.adapters.recovery_point import RecoveryPoint
 from haclient_stores.publish_stores.ring import RingPublishStore, WhenFull
 from support.broker import running_broker
+from support.inbox import until
 
 TOPIC = "/ADMIN/bookmark_store"
 LIMIT_S = 300.0  # of a test that hangs
@@ -78,8 +79,7 @@ async def test_at_the_end_of_a_program_it_has_the_last_points(broker: BrokerServ
                 "orders", sub_id="s1", handler=lambda _: None, auto_discard=True
             )
             await points.publish("orders", b"{}")
-            while not str(store.most_recent("s1")).endswith("|"):
-                await trio.sleep(0.01)
+            await until(lambda: str(store.most_recent("s1")).endswith("|"))
             await clients.drain()  # then `main` is cancelled, and with it the client of the points
             kept = await SOWRecoveryPointAdapter(points).recover("tracked")
     assert [each.bookmark for each in kept] == [str(store.most_recent("s1"))]
