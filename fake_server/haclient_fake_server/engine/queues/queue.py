@@ -300,13 +300,13 @@ class Queue:
         One that has expired there, and is leased here, stays until its lease ends. Its removal is
         recorded at once: after a restart nobody has it, and no instance would expire it any more.
         """
-        position = self.table.find(publisher_id, sequence)
-        if position is None:
+        if (position := self.table.find(publisher_id, sequence)) is None:
             return
         if reason == RemovalReason.TIME_LIMIT and position in self._by_position:
-            self._expired_elsewhere.add(position)
-            self.removals.append((publisher_id, sequence, reason))
-            self._dirty[self] = None
+            if position not in self._expired_elsewhere:  # others record it, too, and send it here
+                self._expired_elsewhere.add(position)
+                self.removals.append((publisher_id, sequence, reason))
+                self._dirty[self] = None
         else:
             self._remove(position, reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -154,10 +155,10 @@ EXPIRING = QueueTopic(
 
 
 class Expiring(Group):
-    """Two instances with a queue whose messages expire after 5 s."""
+    """Instances with a queue whose messages expire after 5 s."""
 
-    def __init__(self) -> None:
-        super().__init__(BOTH_WAYS, queues=(EXPIRING,))
+    def __init__(self, links: Mapping[str, tuple[str, ...]] = BOTH_WAYS) -> None:
+        super().__init__(links, queues=(EXPIRING,))
         self.settle()
         self.advance(int(HEAR_FIRST_S))
         self["a"].client("pubber").publish(1, b"1")
@@ -208,6 +209,17 @@ def test_a_message_that_expires_on_its_instance_stays_where_it_is_leased() -> No
     group.settle()
     assert (depth(group["a"]), depth(group["b"])) == (0, 0)
     assert (group.dead("a"), group.dead("b")) == ([b"1"], [b"1"])
+
+
+def test_instances_that_lease_what_has_expired_elsewhere_record_it_once() -> None:
+    group = Expiring({"a": ("~b", "~c"), "b": ("~a", "~c"), "c": ("~a", "~b")})
+    for name in ("b", "c"):
+        group[name].client("worker").subscribe("1", t="work", opts="max_backlog=10")
+    group.advance(6)
+    ends = [group[name].journal.next_position for name in ("b", "c")]
+    group.advance(1)
+    assert [group[name].journal.next_position for name in ("b", "c")] == ends
+    assert [depth(group[name]) for name in ("b", "c")] == [1, 1]
 
 
 @pytest.mark.parametrize("has_snapshot", [False, True])
