@@ -329,7 +329,9 @@ class Reconnector:
         if server is not None:  # before the store is reconciled: one of the user may accept a gap
             name, address = core.name, core.status.address
             self._failures.fatal = self._name_conflicts.check(name, address, server, publishes)
-            gap = publishes.gap_at(server) if self._settings.refuses_gaps else None
+            # After a planned move there is a server that has what this one lacks.
+            refuses = self._settings.refuses_gaps or self.moves.is_moving
+            gap = publishes.gap_at(server) if refuses else None
             if (error := self._failures.fatal or gap) is not None:
                 raise error
         core.reconcile()

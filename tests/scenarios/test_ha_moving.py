@@ -15,7 +15,7 @@ from typing_extensions import Unpack, override
 
 from haclient.client import HAClient
 from haclient.errors import DisconnectedError, HAClientError, ReconnectGaveUp, TimedOut
-from haclient.options import HAOptions
+from haclient.options import HAOptions, OnPublishGap
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import (
     AsyncServerChooser,
@@ -310,10 +310,11 @@ async def test_publishes_that_are_flushed_during_a_move_are_persisted_by_the_ser
 
 
 @pytest.mark.row("SC8", "PS8")
+@pytest.mark.parametrize("policy", ["raise", "continue"])
 async def test_a_planned_move_to_a_server_that_lacks_messages_goes_back_and_ends_nothing(
-    server: Server, other: Server
+    server: Server, other: Server, policy: OnPublishGap
 ) -> None:
-    pair = Pair(server, other, on_publish_gap="raise")
+    pair = Pair(server, other, on_publish_gap=policy)
     async with entered(pair.client, pair.serve) as peer:
         number = await pair.client.publish("orders", b"1") or 0
         await peer.expect("publish")
