@@ -100,24 +100,15 @@ def is_alive(caller: object) -> bool:
     return not is_done()
 
 
-_handler_tasks: Final = weakref.WeakSet[trio.lowlevel.Task]()
-
-
 def call_handlers() -> None:
-    """Note that the current task calls handlers from now on."""
-    _handler_tasks.add(trio.lowlevel.current_task())
-    in_handler.set(True)  # for calls of clients that have threads of their own
+    """Note that the current task calls handlers from now on: it, and each task that it starts."""
+    in_handler.set(True)
 
 
 def is_of_handler() -> bool:
     """Whether the current task is one that a handler has started, or makes a call for a handler."""
     caller = _callers.get(trio.lowlevel.current_task())
-    if caller is not None:
-        return caller.is_handler
-    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
-    while task is not None and task not in _handler_tasks:
-        task = None if task.parent_nursery is None else task.parent_nursery.parent_task
-    return task is not None
+    return in_handler.get() if caller is None else caller.is_handler
 
 
 class NeverCalled(UsageError):

@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from haclient.errors import DisconnectedError, StoreFull
-from haclient.transport.tasks import open_nursery, unwrapped
+from haclient.transport.tasks import call_handlers, is_of_handler, open_nursery, unwrapped
 
 
 def test_nested_groups_with_one_error_are_that_error() -> None:
@@ -73,3 +73,20 @@ async def test_errors_of_two_tasks_leave_as_a_group() -> None:
 async def test_a_block_without_errors_is_just_a_nursery() -> None:
     async with open_nursery() as nursery:
         nursery.start_soon(trio.lowlevel.checkpoint)
+
+
+@pytest.mark.row("HA24")
+async def test_a_task_that_a_handler_starts_in_another_nursery_is_one_of_the_handler() -> None:
+    found: list[bool] = []
+
+    async def job() -> None:
+        found.append(is_of_handler())
+
+    async def serve() -> None:
+        call_handlers()
+        program.start_soon(job)
+
+    async with trio.open_nursery() as program:
+        program.start_soon(serve)
+    assert found == [True]
+    assert not is_of_handler()
