@@ -551,6 +551,7 @@ class ActiveConsumers:
 
     def remove(self, queue: MessageQueue) -> None:
         """A consumer has ended: its handler has returned, or its stream was closed."""
+        queue.is_shared_at_work = bool  # its messages are redelivered, whoever works on them
         queue.consumer_left()
         self._consumers.pop(queue, None)
 

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -469,6 +470,25 @@ def test_all_threads_of_a_queue_stream_finish_their_messages(broker: BrokerThrea
         client.sow("tasks") as left,
     ):
         assert [message.text for message in left] == ["fails"]
+
+
+@pytest.mark.row("HA24")
+def test_nobody_waits_for_a_message_whose_stream_was_closed(broker: BrokerThread) -> None:
+    def main() -> None:
+        with blocking.HAClient.memory_backed("worker", servers=[broker.uri]) as client:
+            client.publish("tasks", b"fails")
+            with (
+                suppress(OSError),
+                client.queue_stream("tasks", max_backlog=5) as messages,
+            ):
+                for message in messages:
+                    with message:
+                        signalled()
+                        threading.Event().wait(0.3)
+                        raise OSError("the database is down")
+            threading.Event().wait()  # such as before the stream is opened again
+
+    blocking.run(main, grace=20)  # raises nothing: it does not wait for the end of the grace
 
 
 def test_the_end_of_the_grace_says_what_is_left(broker: BrokerThread) -> None:
