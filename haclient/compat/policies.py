@@ -54,6 +54,10 @@ STATE_NUMBERS: Final = {
 """The official number of each state; `RECONNECTING` has none and is not reported."""
 
 
+# Not trio's limiter of 40: a call that hangs keeps its place, maybe for ever.
+_THREADS: Final = trio.CapacityLimiter(1000)
+
+
 async def _in_thread(function: Callable[..., _T], *arguments: object) -> _T:
     """Call a method of the application, which may block.
 
@@ -61,7 +65,7 @@ async def _in_thread(function: Callable[..., _T], *arguments: object) -> _T:
     hold up neither the fail-over nor the end.
     """
     call = partial(function, *arguments)
-    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=_THREADS)
 
 
 # -- authenticators ------------------------------------------------------------------------

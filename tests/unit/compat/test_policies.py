@@ -190,3 +190,27 @@ def test_methods_that_hang_are_abandoned_at_the_limit_of_their_step() -> None:
         assert trio.run(is_limited) == [True] * 4
     finally:
         hangs.set()
+
+
+def test_calls_that_hang_leave_room_for_those_that_follow() -> None:
+    hangs, calls, most = Event(), list[str](), 41  # one more than trio has threads
+
+    class Hanging:
+        def authenticate(self, username: str, password: str) -> str:
+            calls.append(username)
+            return password if len(calls) == most else str(hangs.wait(60))
+
+        retry = authenticate
+
+    async def last() -> str:
+        tokens = authenticator_of(Hanging())
+        for _ in range(most - 1):
+            with trio.move_on_after(0.01):
+                await tokens.authenticate("", "")
+        with trio.fail_after(10):
+            return await tokens.authenticate("", "secret")
+
+    try:
+        assert trio.run(last) == "secret"
+    finally:
+        hangs.set()
