@@ -468,7 +468,11 @@ def parse_sow_topic(text: str, *, allow_user_keys: bool = False) -> SowTopic:
     topic, _, keys = text.rpartition(":")
     parts = tuple(part.strip() for part in keys.split(",") if keys)
     paths = tuple(part for part in parts if part.startswith("/"))
-    options = {part.partition("=")[0]: part for part in parts if not part.startswith("/")}
+    options = {  # by their names; one that takes no value and has one is unknown
+        "expiration" if part.startswith("expiration=") else part: part
+        for part in parts
+        if not part.startswith("/")
+    }
     history = options.pop("history", None) == "history"
     is_pattern = options.pop("pattern", None) == "pattern"
     file_backed = options.pop("file_backed", None) == "file_backed"

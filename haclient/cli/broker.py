@@ -94,6 +94,8 @@ def _config(request: _BrokerRequest) -> BrokerConfig:
     queues = tuple(map(config.parse_queue, request.queues))
     tls = config.tls_files(request.listen, request.tls_cert, request.tls_key, request.tls_client_ca)
     replicate_to = tuple(map(config.parse_replicate_to, request.replicate_to))
+    if request.in_memory and request.data is not None:
+        raise UsageError("--in-memory keeps the log in memory, --data in files: give one of them")
     made_below = None if request.in_memory else Path()
     checked = config.BrokerConfig(
         name=request.name,

@@ -56,9 +56,10 @@ class _ClusterRequest:
 
         if self.port + self.count > MAX_PORT + 1:
             raise UsageError(f"--port {self.port}: {self.count} ports from it exceed {MAX_PORT}")
+        parse_sow_topic = partial(config.parse_sow_topic, allow_user_keys=True)
         config.BrokerConfig(
             log_topics=tuple(map(config.parse_log_topic, self.log_topics)),
-            sow_topics=tuple(map(config.parse_sow_topic, self.sow_topics)),
+            sow_topics=tuple(map(parse_sow_topic, self.sow_topics)),
             queues=tuple(map(config.parse_queue, self.queues)),
             message_types=self.message_types,
             replicate_to=(config.parse_replicate_to(f"tcp://127.0.0.1:1,{self.replication}"),),

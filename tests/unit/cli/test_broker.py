@@ -115,6 +115,7 @@ def test_a_configuration_file_says_it_all(
             "'maybe' after the address is not sync, async or",
         ),
         (("--replicate-to", "west"), "west"),
+        (("--in-memory",), "--in-memory keeps the log in memory, --data in files"),
         (("--message-type", "a/b"), "message type 'a/b': wanted 1 to 255 characters, no slash"),
         (("--queue", "a\nb"), "character 1 of the topic is a control character"),
         (("--sow", "a\nb:/id"), "character 1 of the topic is a control character"),

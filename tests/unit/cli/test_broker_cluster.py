@@ -69,6 +69,7 @@ def test_a_cluster_says_where_it_listens_and_ends_on_a_signal(
         (("--port", "65534"), "--port 65534: 3 ports from it exceed 65535"),
         (("--queue", "a,b=c"), "--queue a,b=c: unknown option 'b'"),
         (("--replication", "maybe"), "'maybe' after the address is not sync, async or downgrade"),
+        (("--sow", "a:", "--replication", "maybe"), "'maybe' after the address"),  # a: is accepted
         (("--message-type", "a/b"), "message type 'a/b': wanted 1 to 255 characters, no slash"),
     ],
 )

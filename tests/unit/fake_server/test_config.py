@@ -136,6 +136,12 @@ def test_a_sow_topic_without_keys_is_a_mistake(text: str) -> None:
         parse_sow_topic(text)
 
 
+@pytest.mark.parametrize("option", ["history=true", "pattern=", "file_backed=true"])
+def test_an_option_of_a_sow_topic_that_takes_no_value_is_not_passed_over(option: str) -> None:
+    with pytest.raises(UsageError, match="file_backed"):
+        parse_sow_topic(f"orders:/id,{option}")
+
+
 @pytest.mark.parametrize("lifetime", ["expiration", "expiration=", "expiration=2s"])
 def test_the_lifetime_of_records_is_in_seconds(lifetime: str) -> None:
     with pytest.raises(UsageError, match="wanted expiration=SECONDS"):
