@@ -68,7 +68,7 @@ from haclient_fake_server.engine.sow.saved import SowChanges
 from haclient_fake_server.engine.sow.table import SowRecord, SowTable
 from haclient_fake_server.engine.statistics import Row, Statistics
 from haclient_fake_server.engine.subscribing import Subscribing
-from haclient_fake_server.engine.system_topics import SystemTopics
+from haclient_fake_server.engine.system_topics import POSITION, SystemTopics
 from haclient_fake_server.engine.timers import Clock
 
 Command = Callable[[Connection, Message], None]
@@ -604,7 +604,10 @@ class Engine:
             self._queue_commands.browse(connection, message, queue)
             return
         if is_system_topic(message.topic) and connection.reading is not None:
-            connection.reading.check(message.topic)
+            if message.topic == POSITION:  # it has the user's filter for the messages it counts
+                connection.reading.check(message.topic)
+            else:
+                connection.reading.check_free(message.topic, "facts of the broker")
         queries = self._system_topics if is_system_topic(message.topic) else self._queries
         queries.sow(connection, message)
 

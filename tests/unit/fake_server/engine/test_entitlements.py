@@ -237,6 +237,14 @@ def test_a_position_counts_no_messages_that_the_user_may_not_read(topic: str) ->
     assert answer["messages"] == (1 if topic == "trades" else 0)
 
 
+def test_facts_of_the_broker_are_not_for_those_who_read_all_topics_with_a_filter() -> None:
+    entitlements = (Entitlement("ann", "read", ".*", "/desk = 'A'"),)
+    ann = user(World(users=USERS, entitlements=entitlements), "ann")
+    for name in ("publisher", "guards", "clients"):
+        assert reason(ann, b'{"name": "x"}', c="sow", t=f"/HACLIENT/{name}") == REFUSED
+    assert reason(ann, b'{"topic": "a"}', c="sow", t="/HACLIENT/position") == ""
+
+
 @pytest.mark.parametrize("other", ["/flag", "(" * 40 + "/desk = 'B'" + ")" * 40])
 def test_what_several_entitlements_allow_adds_up_whatever_their_filters_are(other: str) -> None:
     entitlements = (
