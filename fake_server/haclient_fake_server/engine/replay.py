@@ -331,7 +331,10 @@ class Replay:
     def _has_more(self, item: BookmarkSubscription) -> bool:
         """Whether there is more to read for a subscription, or it can go live."""
         if item.fully_durable:
-            return item.position < self._durability.end_of_durable(self._log.position)
+            # One that began paused at the end of the log has to be told that nothing is before it.
+            is_told = not item.wants_completed or item.bounded or item.position <= item.target
+            durable_end = self._durability.end_of_durable(self._log.position)
+            return item.position < durable_end or not is_told
         return item.position < self._log.position or not (item.bounded or item.fell_back)
 
     def _advance(self, members: Sequence[BookmarkSubscription]) -> int:

@@ -548,6 +548,18 @@ def test_a_replaced_selection_of_a_waiting_subscription_holds_from_there_on() ->
     assert reader.bodies() == [b"3"]
 
 
+@pytest.mark.parametrize("options", ["pause", "pause,fully_durable"])
+def test_one_that_begins_paused_at_the_end_of_the_log_is_complete_when_it_is_resumed(
+    options: str,
+) -> None:
+    world = filled()
+    reader = world.client("reader")
+    reader.subscribe(bm="0|1|", opts=options, a="completed")
+    assert reader.acks() == []
+    reader.subscribe(opts="resume", a="")
+    assert [ack.ack_type for ack in reader.acks()] == ["completed"]
+
+
 def test_a_durable_subscription_to_what_is_new_gets_nothing_that_was_there_before() -> None:
     destination = ReplicateTo("tcp://elsewhere:1")
     world = World(replicate_to=(destination,))
