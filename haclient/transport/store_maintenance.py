@@ -46,7 +46,7 @@ _COUNT_EVERY_S: Final = 60.0  # so long nobody has discarded the oldest message
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
-_AGES_S: Final = 1e9  # longer than any adapter holds a point back
+_AGES_S: Final = float("inf")  # no adapter holds a point back for longer
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logger_of(__name__)
 
