@@ -135,7 +135,7 @@ class Connection:
                 while self._asked[cid, ack] is None and not self.closed:
                     await self._heard.wait()
         if limit.cancelled_caught:
-            self._actor.complain(f"no answer to {fields}")
+            self._actor.report(f"no answer to {fields}")
         return self._asked.pop((cid, ack))
 
 
@@ -162,14 +162,14 @@ class Actor(ABC):
     def is_connected(self) -> bool:
         return self.connection is not None and not self.connection.closed
 
-    def complain(self, text: str) -> None:
+    def report(self, text: str) -> None:
         self.around.problems.append(f"{self.name}: {text}")
 
     def check_body(self, message: Message) -> Key:
         """Which message this is a delivery of; all of it has to be what was published."""
         key = key_of(message)
         if self.around.bodies.get(key) != message.data:
-            self.complain(f"{key} has another body: {message.data[:100]!r}")
+            self.report(f"{key} has another body: {message.data[:100]!r}")
         return key
 
     async def connect(self) -> None:
@@ -190,7 +190,7 @@ class Actor(ABC):
             logon["user_id"] = self.user
         answer = await connection.ask(ack="processed", **logon)
         if answer is not None and answer.status != "success":
-            self.complain(f"the logon was answered by {answer}")
+            self.report(f"the logon was answered by {answer}")
         elif answer is not None:
             await self.logged_on(connection, answer)
 
@@ -288,9 +288,9 @@ class Publisher(Actor):
     async def logged_on(self, connection: Connection, answer: Message) -> None:
         persisted, seen = int(answer.bookmark.split("|")[1]), answer.sequence or 0
         if persisted < self.acked:
-            self.complain(f"{self.acked} was acknowledged, the logon says {persisted}")
+            self.report(f"{self.acked} was acknowledged, the logon says {persisted}")
         if not persisted <= seen <= len(self.sent):
-            self.complain(f"of {len(self.sent)}, {persisted} are persisted and {seen} were seen")
+            self.report(f"of {len(self.sent)}, {persisted} are persisted and {seen} were seen")
         self._learn(persisted)
         at = 0 if self.repeats else persisted
         while at < len(self.sent):  # more may be published meanwhile, and comes behind
@@ -307,9 +307,9 @@ class Publisher(Actor):
     def receive(self, connection: Connection, message: Message) -> None:
         if message.kind == "ack" and message.ack_type == "persisted":
             if message.status != "success":
-                self.complain(f"{message.sequence} was refused: {message.reason}")
+                self.report(f"{message.sequence} was refused: {message.reason}")
             if (message.sequence or 0) > len(self.sent):
-                self.complain(f"{message.sequence} was acknowledged and not sent")
+                self.report(f"{message.sequence} was acknowledged and not sent")
             self._learn(message.sequence or 0)
 
 
@@ -382,7 +382,7 @@ class Reader(Actor):
             return ""
         is_query = self._command != "subscribe"  # which needs all of the log
         if answer.reason != "bookmark not found" or (self._last == "0" and not is_query):
-            self.complain(f"refused: {answer.reason} {answer.detail}")
+            self.report(f"refused: {answer.reason} {answer.detail}")
         return answer.reason
 
     async def replace(self) -> None:
@@ -397,7 +397,7 @@ class Reader(Actor):
                 ack="processed",
             )
             if answer is not None and answer.status != "success":
-                self.complain(f"replace was refused: {answer.reason} {answer.detail}")
+                self.report(f"replace was refused: {answer.reason} {answer.detail}")
 
     async def pause(self, *, pauses: bool) -> None:
         """Pause, or go on."""
@@ -408,7 +408,7 @@ class Reader(Actor):
                 c="subscribe", sub_id="s", opts=word, ack="processed"
             )
             if answer is not None and answer.status != "success":
-                self.complain(f"{word} was refused: {answer.reason} {answer.detail}")
+                self.report(f"{word} was refused: {answer.reason} {answer.detail}")
 
     @override
     def receive(self, connection: Connection, message: Message) -> None:
@@ -450,7 +450,7 @@ class Live(Actor):
             c="subscribe", t=self._topic, sub_id="s", opts=self._options, ack="processed"
         )
         if found is not None and found.status != "success":
-            self.complain(f"refused: {found.reason} {found.detail}")
+            self.report(f"refused: {found.reason} {found.detail}")
         self.spans[-1].begin = trio.current_time()
 
     @override
@@ -508,7 +508,7 @@ class Table(Actor):
             ack="completed",
         )
         if found is not None and found.status != "success":
-            self.complain(f"refused: {found.reason} {found.detail}")
+            self.report(f"refused: {found.reason} {found.detail}")
 
     @override
     def receive(self, connection: Connection, message: Message) -> None:
@@ -522,7 +522,7 @@ class Table(Actor):
         elif (
             message.kind == "oof" and self.records.pop(json.loads(message.data)["id"], None) is None
         ):
-            self.complain(f"{message.data[:60]!r} is out of focus and never was in it")
+            self.report(f"{message.data[:60]!r} is out of focus and never was in it")
 
 
 # -- queues ------------------------------------------------------------------------------------
@@ -561,7 +561,7 @@ class Consumer(Actor):
             c="subscribe", t="jobs", sub_id="s", opts="max_backlog=3", ack="processed"
         )
         if found is not None and found.status != "success":
-            self.complain(f"refused: {found.reason} {found.detail}")
+            self.report(f"refused: {found.reason} {found.detail}")
 
     @override
     def receive(self, connection: Connection, message: Message) -> None:
@@ -571,9 +571,9 @@ class Consumer(Actor):
         job, now = self.jobs[key], trio.current_time()
         job.deliveries += 1
         if self.is_at_most_once and job.deliveries > 1:
-            self.complain(f"{key} came twice")
+            self.report(f"{key} came twice")
         if job.confirmed_at is not None and now > job.confirmed_at:
-            self.complain(f"{key} came after its acknowledgement was confirmed")
+            self.report(f"{key} came after its acknowledgement was confirmed")
         is_first = job.deliveries == 1
         if not self.is_quick and (self.holds_all or (is_first and key[1] % 5 == 0)):
             self.held.append((key, message.bookmark))
@@ -590,7 +590,7 @@ class Consumer(Actor):
             c="sow_delete", t="jobs", opts=option, ack="processed", **which
         )
         if answer is not None and answer.status != "success":
-            self.complain(f"the ack of {key} was refused: {answer.reason}")
+            self.report(f"the ack of {key} was refused: {answer.reason}")
         elif answer is not None and not option:
             job.confirmed_at = job.confirmed_at or trio.current_time()
 
@@ -601,7 +601,7 @@ class Consumer(Actor):
             if self.connection is not None and self.is_connected:
                 await self._finish(self.connection, key, "", "")
 
-    async def let_go(self) -> None:
+    async def acknowledge_held(self) -> None:
         """Acknowledge what is held, late or not."""
         self.holds_all, self.is_quick = False, True
         held, self.held = self.held, []
@@ -627,7 +627,7 @@ class Query(Actor):
             self.check_body(message)
             body = json.loads(message.data)
             if body["id"] in self.found:
-                self.complain(f"{body['id']} came twice")
+                self.report(f"{body['id']} came twice")
             self.found[body["id"]] = body["n"]
 
 

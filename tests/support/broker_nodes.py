@@ -192,11 +192,11 @@ class Node:
                 self._around.problems.append(f"{self.name} has ended with {error!r}")
         finally:
             if self.server is not None:
-                self.look()
+                self.check_statistics()
             self.server = None
             over.set()
 
-    def look(self) -> None:
+    def check_statistics(self) -> None:
         """Check what a broker says of itself."""
         assert self.server is not None
         if self.server.missing:

@@ -350,7 +350,7 @@ class World:
             await self.do_upgrade()
         await trio.sleep(REST_S)
         for consumer in self.consumers:
-            await consumer.let_go()
+            await consumer.acknowledge_held()
         await trio.sleep(REST_S)
 
     # -- what has to be true ------------------------------------------------------------------
@@ -398,7 +398,7 @@ class World:
         if not self.east.is_up:
             self.problems.append(f"{when}: the broker does not run")
             return
-        self.east.look()
+        self.east.check_statistics()
         for publisher in self.publishers:
             if publisher.acked != len(publisher.sent):
                 self.problems.append(
