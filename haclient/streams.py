@@ -415,6 +415,18 @@ class QueueStream(MessageStream):
         self._taker_count = 0
         self._has_warned = False
 
+    @classmethod
+    def of(cls, stream: MessageStream) -> QueueStream:
+        """The same stream, open, of a topic that is a queue, as the server's answer has shown."""
+        made = cls(
+            stream._queue,  # noqa: SLF001  # its own base class
+            open_=stream._open,  # noqa: SLF001  # as above
+            close=stream._close,  # noqa: SLF001  # as above
+            check_thread=stream._check_thread,  # noqa: SLF001  # as above
+        )
+        made._opened, made.sub_id = True, stream.sub_id
+        return made
+
     @override
     def conflate(self, key: ConflationKey = sow_key) -> Self:
         """Raise a `UsageError`: no message of a queue replaces another one."""

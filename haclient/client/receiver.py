@@ -335,7 +335,9 @@ class Receiver:
         why_not = why_not_streamed(command, intent_of(command, self._core.kept))
         if why_not is not None:
             raise UsageError(why_not)
-        return await self.stream(command, markers=True).open()
+        stream = await self.stream(command, markers=True).open()
+        active = self._core.session.router.get(stream.sub_id)
+        return QueueStream.of(stream) if active is not None and active.is_of_queue else stream
 
     async def execute_async(
         self, command: Command, handler: Handler | None, *, resubscribes: bool = True

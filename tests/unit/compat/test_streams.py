@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from haclient import compat
-from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.config import BrokerConfig, parse_queue
 from support.broker_thread import BrokerThread, broker_thread
 from unit.compat.conftest import chooser, wait_until
 
@@ -80,6 +80,23 @@ def test_a_message_that_another_thread_still_processes_is_not_acknowledged(
         consumer.disconnect()
     with plain.execute(jobs()).timeout(1000) as again:
         assert [str(next(again)), str(next(again))] == ["a", "b"]
+
+
+def test_what_is_back_in_its_queue_is_not_delivered(tmp_path: Path) -> None:
+    config = BrokerConfig(data_dir=tmp_path, queues=(parse_queue("jobs,max_backlog=2"),))
+    with broker_thread(config) as broker, compat.HAClient("consumer") as client:
+        client.set_server_chooser(chooser(broker.uri))
+        client.set_reconnect_delay(1)
+        client.connect_and_logon()
+        for body in "ab":
+            client.publish("jobs", body)
+        client.publish_flush(30_000)
+        stream = client.execute(jobs())
+        assert str(next(stream)) == "a"
+        broker.stop()  # "b" has arrived, and its lease has ended with the connection
+        wait_until(client.disconnected)
+        assert list(stream) == []
+        broker.start()
 
 
 def jobs() -> compat.Command:
