@@ -14,7 +14,7 @@ from inspect import isawaitable
 
 import trio
 
-from haclient.errors import HAClientError, TimedOut, UsageError
+from haclient.errors import HAClientError, SubscriptionFull, TimedOut, UsageError
 from haclient.options import TIMEOUT_S
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
@@ -247,16 +247,18 @@ class Receiver:
         if not isinstance(queue, QueryQueue):
             return
 
-        def overdue() -> TimedOut | None:
+        def overdue(full: SubscriptionFull | None) -> HAClientError | None:
             connection = self._core.connection
             if not one.is_query and one.is_query_answered:
                 queue.lift_limit()
                 return None
             is_held = one.pauses.may_be_paused or one not in self._core.session.router
-            if connection is None or not connection.is_reading or is_held:
-                return None
+            if full is None and (connection is None or not connection.is_reading or is_held):
+                return None  # the server is not at fault
             self._core.kept.drop(one)
             self._subscriber.unsubscribe_nowait([one])
+            if full is not None:
+                return full
             missing = " and ".join(sorted(one.ends_after)) or "group_end"
             what = one.request.what
             return TimedOut(
@@ -264,7 +266,8 @@ class Receiver:
                 "the result may be incomplete"
             )
 
-        queue.limit(limit_s, overdue, is_lasting=not one.is_query)
+        reading = partial(self._core.commands.waits.reading, f"the records of {one.request.what}")
+        queue.limit(limit_s, overdue, is_lasting=not one.is_query, reading=reading)
 
     def _start_handler(
         self,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
@@ -27,6 +28,7 @@ class _Wait:
     what: str
     may_fail: bool
     error: SubscriptionFull | None = None
+    scope: trio.CancelScope | None = None
 
 
 class AckWaits:
@@ -66,6 +68,27 @@ class AckWaits:
         if wait.error is not None:
             raise wait.error
 
+    @contextmanager
+    def reading(self, what: str, scope: trio.CancelScope) -> Generator[None]:
+        """Have the connection read on in a block that waits for messages, as for an ack.
+
+        Args:
+            what: What waits, for the error.
+            scope: Around the block; cancelled if full queues keep the client from reading on.
+
+        Raises:
+            SubscriptionFull: They do.
+        """
+        event = trio.Event()
+        wait = self._waits[event] = _Wait(what, may_fail=True, scope=scope)
+        self.reader.unpark_all()
+        try:
+            yield
+        finally:
+            del self._waits[event]
+            if wait.error is not None:
+                raise wait.error
+
     def fail(self, error_of: Callable[[str], SubscriptionFull]) -> None:
         """End the waits that may fail.
 
@@ -76,6 +99,8 @@ class AckWaits:
             if wait.may_fail and not event.is_set():  # an ack that has come counts
                 wait.error = error_of(wait.what)
                 event.set()
+                if wait.scope is not None:
+                    wait.scope.cancel()
 
 
 class AckLot:

@@ -13,7 +13,8 @@ subscription.
 
 The `processed` ack accepts a query. Its records and their end come later, or fail to come, so the
 timeout of the query also limits each silence: the time in which nothing arrives. It runs only while
-the consumer waits with an empty queue, since the delay of a slow consumer is not the server's.
+the consumer waits with an empty queue, since the delay of a slow consumer is not the server's. The
+client reads on meanwhile as for an ack: the consumer may be a handler whose own queue is full.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import inspect
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, Literal, TypeAlias
 
 import trio
 from typing_extensions import override
 
-from haclient.errors import DisconnectedError, HAClientError, UsageError
+from haclient.errors import DisconnectedError, HAClientError, SubscriptionFull, UsageError
 from haclient.protocol.messages import Message
 from haclient.session.back_pressure import KeySlot, QueueConflation, weight_of
 from haclient.session.connection_state import ConnectionStatus
@@ -473,34 +475,48 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
             queue.end(DisconnectedError("the client was left"), raises=True)
 
 
+Overdue: TypeAlias = Callable[[SubscriptionFull | None], HAClientError | None]
+ReadsOn: TypeAlias = Callable[[trio.CancelScope], AbstractContextManager[None]]
+"""Has the connection read on in a block; the scope around it is cancelled if it cannot."""
+
+
 class QueryQueue(MessageQueue):
     """A queue that ends by an error when nothing has arrived for too long."""
 
-    __slots__ = ("_is_lasting", "_limit_s", "_overdue", "_quiet_since")
+    __slots__ = ("_is_lasting", "_limit_s", "_overdue", "_quiet_since", "_reading")
 
     def __init__(self, cap_bytes: int = DEFAULT_CAP_BYTES, *, raises: bool = True) -> None:
         super().__init__(cap_bytes, raises=raises)
         self._limit_s = math.inf
         self._is_lasting = False
-        self._overdue: Callable[[], HAClientError | None] = lambda: None
+        self._overdue: Overdue = lambda full: full
         self._quiet_since: float | None = None
+        self._reading: ReadsOn | None = None
 
     def limit(
-        self, limit_s: float, overdue: Callable[[], HAClientError | None], *, is_lasting: bool
+        self,
+        limit_s: float,
+        overdue: Overdue,
+        *,
+        is_lasting: bool,
+        reading: ReadsOn | None = None,
     ) -> None:
         """Limit each silence from now on.
 
         Args:
             limit_s: Seconds.
-            overdue: Called when the limit is over; returns the error with which the query ends, or
-                `None` if the server is not at fault.
+            overdue: Called when the limit is over, or with the error of full queues behind which
+                the records are; returns the error with which the query ends, or `None` if it goes
+                on.
             is_lasting: Whether live messages follow the records: for these there is no limit.
+            reading: Has the connection read on while the consumer waits for records.
         """
         self._limit_s, self._overdue, self._is_lasting = limit_s, overdue, is_lasting
+        self._reading = reading
 
     def lift_limit(self) -> None:
-        """Limit no silence any more."""
-        self._limit_s = math.inf
+        """Limit no silence any more: what follows is not awaited as an answer is."""
+        self._limit_s, self._reading = math.inf, None
 
     @override
     def mark(self, marker: Marker) -> None:
@@ -519,11 +535,15 @@ class QueryQueue(MessageQueue):
         if self._quiet_since is None:  # else an earlier wait was cancelled, in the same silence
             self._quiet_since = trio.current_time()
         deadline = self._quiet_since + self._limit_s
-        with trio.CancelScope(deadline=deadline) as scope:
-            await super()._arrival()
+        scope, full = trio.CancelScope(deadline=deadline), None
+        try:
+            with scope, self._reading(scope) if self._reading else nullcontext():
+                await super()._arrival()
+        except SubscriptionFull as behind:
+            full = behind
         self._quiet_since = None
-        if scope.cancelled_caught and self._limit_s < math.inf:
-            error = self._overdue()
+        if full is not None or (scope.cancelled_caught and self._limit_s < math.inf):
+            error = self._overdue(full)
             if error is not None:
                 self.end(error, raises=True)
 

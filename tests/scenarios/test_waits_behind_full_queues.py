@@ -11,8 +11,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from haclient import HAClient, Message, MessageStream, aio, blocking
-from haclient.errors import SubscriptionFull, TimedOut
+from haclient import Command, HAClient, Message, MessageStream, aio, blocking
+from haclient.errors import HAClientError, SubscriptionFull, TimedOut
 from haclient.events import Event, MessagesReceived
 from haclient.session import back_pressure
 from haclient.workers import ThreadPool, run_workers
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.row("MS5")
 
 BODY = bytes(1_000)
 CAP = 4_000
+QUERY = Command("sow", topic="customers", sub_id="q")
 
 
 async def publish_over_the_limit(client: HAClient) -> None:
@@ -47,12 +48,18 @@ async def subscribe_and_end(client: HAClient) -> None:
     await client.unsubscribe(await client.subscribe("others", handler=print))
 
 
+async def query(client: HAClient) -> None:
+    async with client.sow("customers") as records:
+        assert [record.data async for record in records] == [b"1", b"2"]
+
+
 CALLS: dict[str, Callable[[HAClient], Awaitable[object]]] = {
     "publish": publish_over_the_limit,
     "wait_persisted": publish_and_wait,
     "publish_flush": publish_and_flush,
     "flush": HAClient.flush,
     "commands": subscribe_and_end,
+    "query": query,
 }
 
 
@@ -75,8 +82,12 @@ async def answer_behind_messages(peer: Peer, count: int = 20, *, sub_id: str = "
             await wait_all_tasks_blocked()  # so that it is read by itself
         if message.sequence is not None:
             await peer.persisted(message.sequence)
-        if message.command != "publish":
+        if message.command not in {"publish", "sow"}:
             await peer.ack(message, message.ack_type.split(",")[0] or "processed")
+        elif message.command == "sow":
+            await peer.ack(message)
+            await wait_all_tasks_blocked()  # nobody waits for an ack any more
+            await peer.records(message, b"1", b"2")
 
 
 class Count:
@@ -231,6 +242,42 @@ async def test_a_wait_that_would_read_too_far_ahead_ends_and_names_the_full_queu
     text = str(error)
     assert "the ack comes after what the client reads ahead: the queue of subscription 's'" in text
     assert text.endswith("or raise max_queued_bytes")
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("low_limit")
+@pytest.mark.parametrize("kind", ["stream", "handler"])
+async def test_a_query_whose_records_come_too_far_behind_ends_alone_and_names_the_full_queue(
+    server: Server, kind: str
+) -> None:
+    client, reasons, handled = client_of(server), list[HAClientError | None](), Count()
+
+    async def handle(_: Message) -> None:
+        if not reasons and kind == "stream":
+            async with await client.execute(QUERY) as records:
+                with pytest.raises(SubscriptionFull) as caught:
+                    await anext(records)
+            reasons.append(caught.value)
+        elif not reasons:
+            await client.execute_async(QUERY, lambda _: None)
+            reasons.append(None)
+            await trio.sleep(10)
+        handled.add()
+
+    async with entered(client, partial(live, server)) as peer, trio.open_nursery() as nursery:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=handle)
+        await peer.publish("s", BODY)
+        await peer.ack(await peer.expect("sow"))
+        for _ in range(10):
+            await peer.publish("s", *[BODY] * 10)
+            await wait_all_tasks_blocked()
+        assert (await peer.expect("unsubscribe")).sub_id == "q"
+        nursery.start_soon(answer_behind_messages, peer)
+        await handled.reaches(101)
+        await client.flush()
+        nursery.cancel_scope.cancel()
+    assert [getattr(each, "sub_id", "s") for each in reasons] == ["s"]
 
 
 @in_virtual_time

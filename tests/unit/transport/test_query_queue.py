@@ -7,7 +7,7 @@ import math
 import pytest
 import trio
 
-from haclient.errors import HAClientError, TimedOut
+from haclient.errors import HAClientError, SubscriptionFull, TimedOut
 from haclient.protocol.messages import Message
 from haclient.session.subscriptions import Marker
 from haclient.transport.message_queue import QueryQueue
@@ -25,7 +25,8 @@ class Overdue:
         self.answers = list(answers)
         self.asked_at: list[float] = []
 
-    def __call__(self) -> HAClientError | None:
+    def __call__(self, full: SubscriptionFull | None) -> HAClientError | None:
+        assert full is None
         self.asked_at.append(trio.current_time())
         return self.answers.pop(0)
 
