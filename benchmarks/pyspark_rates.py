@@ -38,7 +38,15 @@ from typing_extensions import override
 
 from benchmarks.machine import describe
 from haclient import EPOCH, Client
-from haclient.pyspark import audit, export, publish_frame, reconcile, register, sow_as_of
+from haclient.pyspark import (
+    audit,
+    export,
+    publish_frame,
+    read_journal,
+    reconcile,
+    register,
+    sow_as_of,
+)
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.rows import COLUMNS, schema_ddl
@@ -47,7 +55,6 @@ from haclient_fake_server.testing.processes import BrokerProcess
 __all__ = ["main"]
 
 TOPIC = "orders"
-LANES = 8
 KEYS = 1000
 TIMEOUT_MS = 600_000
 SINK = "sink, exactly-once"
@@ -69,8 +76,8 @@ _TOUCHED = (
 class _ConstantReader(DataSourceReader):
     """Yields the first batch of a journal until there are so many rows."""
 
-    def __init__(self, path: str, rows: int, parts: int) -> None:
-        self._path, self._rows, self._parts = path, rows, parts
+    def __init__(self, path: str, rows: int, parts: int, columns: str) -> None:
+        self._path, self._rows, self._parts, self._columns = path, rows, parts, columns
 
     @override
     def partitions(self) -> list[InputPartition]:
@@ -78,7 +85,8 @@ class _ConstantReader(DataSourceReader):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        reader = JournalRangeReader(JournalSettings({"journalPath": self._path}))
+        settings = {"journalPath": self._path, "columns": self._columns}
+        reader = JournalRangeReader(JournalSettings(settings))
         batch = next(iter(reader.read(reader.partitions()[0])))
         for _ in range(self._rows // self._parts // batch.num_rows):
             yield batch
@@ -94,12 +102,18 @@ class ConstantSource(DataSource):
 
     @override
     def schema(self) -> str:
-        return schema_ddl(COLUMNS)
+        return schema_ddl(self._columns.split(","))
+
+    @property
+    def _columns(self) -> str:
+        return self.options["columns"]
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
         given = self.options
-        return _ConstantReader(given["path"], int(given["rows"]), int(given["parts"]))
+        return _ConstantReader(
+            given["path"], int(given["rows"]), int(given["parts"]), self._columns
+        )
 
 
 def _only_count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -230,6 +244,10 @@ def _touch(rows: DataFrame) -> int:
     return int(found.n)
 
 
+def _touch_three(rows: DataFrame) -> None:
+    rows.selectExpr("max(publisher_id)", "max(sequence)", "max(position)").head()
+
+
 def _write_nowhere(rows: DataFrame) -> None:
     rows.write.format("noop").mode("overwrite").save()
 
@@ -258,21 +276,23 @@ def _prepare(spark: SparkSession, rows: int, scratch: Path) -> DataFrame:
             sf.col("id").cast("STRING"),
             sf.lit(',"px":'),
             sf.rand(7).cast("STRING"),
-            sf.lit(f',"pad":"{"x" * 150}"}}'),
+            sf.lit(',"text":"'),
+            sf.sha2(sf.col("id").cast("STRING"), 512),  # as little to compress as real text
+            sf.lit('"}'),
         ).alias("data"),
     )
     made.write.parquet(path)
     return spark.read.parquet(path)
 
 
-def _publish(frame: DataFrame, uri: str) -> None:
+def _publish(frame: DataFrame, uri: str, lanes: int) -> None:
     publish_frame(
         frame,
         uri=uri,
         topic=TOPIC,
         key="customer",
         order_by="id",
-        lanes=LANES,
+        lanes=lanes,
         flushTimeoutMs=TIMEOUT_MS,
     ).save()
 
@@ -287,8 +307,16 @@ def _queries(
         return read.options(**options).load()
 
     parts = files().rdd.getNumPartitions()
-    constant = spark.read.format("constant").options(path=str(journal), rows=rows, parts=parts)
-    server = spark.read.format("amps").options(uri=uri, topic=TOPIC)
+
+    # A reader keeps each option that it is given, so each query makes its own.
+    def constant(*columns: str) -> DataFrame:
+        read = spark.read.format("constant").options(path=str(journal), rows=rows, parts=parts)
+        return read.option("columns", ",".join(columns)).load()
+
+    def served(parts: int) -> DataFrame:
+        read = spark.read.format("amps").options(uri=uri, topic=TOPIC)
+        return read.option("minPartitions", parts).load()
+
     exported = str(scratch / f"export-{rows}")
     files().write.mode("overwrite").option("compression", "zstd").parquet(exported)
     parquet = spark.read.parquet(exported)
@@ -299,13 +327,12 @@ def _queries(
     seal_journal(sealed)
     dated, numbers = str(scratch / f"dated-{rows}"), count()
     return {
-        "constant source": lambda: _touch(constant.load()),
+        "constant source": lambda: _touch(constant(*COLUMNS)),
+        "constant source, 3 columns": lambda: _touch_three(constant(*AUDITED)),
         "journal source": lambda: _touch(files()),
-        "journal source, 3 columns": lambda: (
-            files(columns=",".join(AUDITED))
-            .selectExpr("max(publisher_id)", "max(sequence)", "max(position)")
-            .head()
-        ),
+        "journal source, 3 columns": lambda: _touch_three(files(columns=",".join(AUDITED))),
+        "read_journal, sealed": lambda: _touch(read_journal(spark, sealed)),
+        "read_journal, sealed, 3 columns": lambda: _touch_three(read_journal(spark, sealed)),
         "nothing, from Parquet": lambda: chosen.mapInArrow(_only_count, "n BIGINT").collect(),
         "audit, from Parquet": lambda: audit(parquet),
         "audit, from the journal": lambda: audit(files(columns=",".join(("topic", *AUDITED)))),
@@ -316,8 +343,9 @@ def _queries(
         "sow_as_of, from Parquet": lambda: _write_nowhere(sow_as_of(keyed)),
         "export, from the journal": lambda: export(files(), f"{dated}-{next(numbers)}"),
         "plain client": lambda: trio.run(_receive, uri, rows),
-        "network source": lambda: _touch(server.load()),
-        "network source, 2 parts": lambda: _touch(server.option("minPartitions", "2").load()),
+        "network source": lambda: _touch(served(1)),
+        "network source, 2 parts": lambda: _touch(served(2)),
+        "network source, 8 parts": lambda: _touch(served(8)),
     }
 
 
@@ -356,6 +384,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pyspark_rates")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--lanes", type=int, default=8, help="publishers of the log")
     parser.add_argument("--only", action="append", default=[], help="names begin with this")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     given = parser.parse_args()
@@ -374,7 +403,7 @@ def main() -> None:
                 BrokerProcess(data_dir=journal) as broker,
                 rates.measure(SINK, given.rows, broker),
             ):
-                _publish(rows, broker.uri)
+                _publish(rows, broker.uri, given.lanes)
         with BrokerProcess(data_dir=journal) as broker:
             queries = _queries(spark, broker.uri, journal, given.rows, scratch)
             for _ in range(given.rounds + 1):
