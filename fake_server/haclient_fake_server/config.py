@@ -154,7 +154,8 @@ class BrokerConfig:
         conflation_time: In what the intervals of `conflation` are measured while a subscription is
             replayed: the time of the `replay`, or that of the `messages`.
         max_unsent_bytes: Unsent bytes of all connections together, in memory, above which those of
-            the one with the most go to a file, or it is cut as a slow client.
+            the one with the most go to a file, or it is cut as a slow client. What waits behind the
+            answers of queries has the same limit, above which the one with the most is cut.
         max_offline_bytes: Unsent bytes of all connections together, in files, above which the one
             with the most is cut as a slow client.
         max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a
@@ -261,6 +262,7 @@ class BrokerConfig:
             message_types=self.message_types,
             query_step_bytes=self.query_step_bytes,
             max_held_bytes=self.slow_client_bytes,
+            max_held_together_bytes=self.max_unsent_bytes,
         )
 
 

@@ -123,6 +123,10 @@ class Request:
         """The part of a body that it asks for."""
         return body if self.fields is None else self.fields.apply(body, message_type)
 
+    def seen_of(self, records: int, matches: int) -> int:
+        """How many records of a topic its user is told of: not of those that it may not read."""
+        return matches if self.is_restricted else records
+
     @property
     def top_n(self) -> int | None:
         """Most messages or records; the option wins over the header."""

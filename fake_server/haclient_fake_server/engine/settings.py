@@ -427,6 +427,7 @@ class EngineSettings:
             replayed: the time of the `replay`, or that of the `messages`.
         max_held_bytes: A subscriber is cut as slow if, before it has read the records of its query,
             more than this was published to it.
+        max_held_together_bytes: The same for all of them together: then the one with the most.
     """
 
     name: str = "broker"
@@ -444,6 +445,7 @@ class EngineSettings:
     max_topic_bytes: int = 256 * 2**20
     query_step_bytes: int = 512 * 1024
     max_held_bytes: int = 256 * 2**20
+    max_held_together_bytes: int = 2**30
     conflation_time: Literal["replay", "messages"] = "replay"
 
     @property

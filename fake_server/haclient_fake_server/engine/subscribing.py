@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from itertools import count
+from operator import itemgetter
 
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
@@ -266,15 +267,27 @@ class Subscribing:
         self.release(item)
 
     def cut_slow(self) -> None:
-        """Cut the subscribers for which too much is held back: they do not read their answers."""
-        for item in tuple(self._held.values()):
-            outlet, connection = item.outlet, item.connection
-            if not isinstance(outlet, Hold) or connection.closing:
-                continue
-            if outlet.held_bytes > self._settings.max_held_bytes:
-                self._outbox.send(connection, SLOW_CLIENT_ACK)
-                detail = f"{outlet.held_bytes} bytes wait behind the query of {item.id!r}"
-                self._outbox.close(connection, "slow client", detail)
+        """Cut the subscribers for which too much is held back: they do not read their answers.
+
+        That is more than one may have, or the most of all where they have too much together.
+        """
+        held: list[tuple[int, Subscription]] = []
+        for item in self._held.values():
+            outlet = item.outlet
+            if item.connection.closing:  # nothing of it is sent any more
+                outlet.closing, outlet.out = True, []
+            elif isinstance(outlet, Hold):
+                held.append((outlet.held_bytes, item))
+        most, most_together = self._settings.max_held_bytes, self._settings.max_held_together_bytes
+        together = sum(size for size, _ in held)
+        if together > most_together:
+            held.sort(key=itemgetter(0), reverse=True)
+        for size, item in held:
+            if size > most or together > most_together:
+                together -= size
+                detail = f"{size} bytes wait behind the query of {item.id!r}"
+                self._outbox.send(item.connection, SLOW_CLIENT_ACK)
+                self._outbox.close(item.connection, "slow client", detail)
 
     def _log_subscription(
         self, connection: Connection, request: Request, sub_id: str, conflator: Conflator | None

@@ -244,7 +244,7 @@ class QueueCommands:
             if size >= STEP_BYTES or examined % STEP_MESSAGES == 0:
                 size = 0
                 yield
-        answer.end(topic_matches=examined, matches=matches)
+        answer.end(topic_matches=request.seen_of(examined, matches), matches=matches)
 
     def _begin(self, connection: Connection, command: LongCommand) -> None:
         connection.queries.append(command)

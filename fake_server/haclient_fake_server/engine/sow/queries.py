@@ -340,7 +340,8 @@ class Queries:
             for record in records:
                 body = request.wanted_of(record.body, topic.message_type)
                 answer.add(topic.name, _fields(record, request.style), body)
-            answer.end(topic_matches=len(topic), matches=page.matches)
+            count = request.seen_of(len(topic), page.matches)
+            answer.end(topic_matches=count, matches=page.matches)
             self.subscribing.go_on(item)
 
         if self._begin(connection, build_then_answer()):
@@ -524,10 +525,10 @@ class Queries:
                 if spent_bytes >= step_bytes:
                     spent_bytes = 0
                     yield
+        matches = sum(each.matches for each in searches)
+        records = sum(each.topic_matches for each in searches)
         answer.end(
-            topic_matches=sum(each.topic_matches for each in searches),
-            matches=sum(each.matches for each in searches),
-            completes=completes,
+            topic_matches=request.seen_of(records, matches), matches=matches, completes=completes
         )
 
     def _delete(

@@ -89,6 +89,25 @@ def test_a_filter_selects_what_may_be_read(world: World, own: str) -> None:
 
 
 @pytest.mark.row("AD6")
+@pytest.mark.parametrize("opts", ["", "top_n=9,skip_n=0"])
+def test_an_answer_does_not_count_what_may_not_be_read(world: World, opts: str) -> None:
+    ann, root = user(world, "ann"), user(world, "root")
+    for number, desk in enumerate("ABCCC", start=1):
+        root.publish(number, b'{"id":%d,"desk":"%s"}' % (number, desk.encode()), t="trades")
+    ann.send(c="sow_and_subscribe", cid="c", sub_id="s", t="trades", opts=opts, a="stats")
+    assert [each.topic_matches for each in ann.acks()] == [2]
+
+
+@pytest.mark.row("AD6")
+def test_browsing_a_queue_does_not_count_what_may_not_be_read(world: World) -> None:
+    ann, root = user(world, "ann"), user(world, "root")
+    for number in range(1, 5):
+        root.publish(number, b'{"id":%d}' % number, t="lot")
+    ann.send(c="sow", cid="c", t="shared", a="stats")
+    assert [each.topic_matches for each in ann.acks()] == [1]
+
+
+@pytest.mark.row("AD6")
 @pytest.mark.parametrize("opts", ["", "conflation=1s"])
 def test_a_delta_does_not_refer_to_what_may_not_be_read(world: World, opts: str) -> None:
     ann, root = user(world, "ann"), user(world, "root")

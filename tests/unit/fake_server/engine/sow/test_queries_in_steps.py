@@ -22,10 +22,19 @@ ALL = "received,processed,persisted,completed,stats"
 
 
 def stepped_world(
-    count: int, *, step_bytes: int = 1, max_held_bytes: int = 2**20
+    count: int,
+    *,
+    step_bytes: int = 1,
+    max_held_bytes: int = 2**20,
+    max_held_together_bytes: int = 2**20,
 ) -> tuple[World, Peer]:
     """A broker with some records, of which each step looks at one."""
-    world = World(sow_topics=SOW, query_step_bytes=step_bytes, max_held_bytes=max_held_bytes)
+    world = World(
+        sow_topics=SOW,
+        query_step_bytes=step_bytes,
+        max_held_bytes=max_held_bytes,
+        max_held_together_bytes=max_held_together_bytes,
+    )
     publisher = world.client("pubber")
     for number in range(count):
         publisher.publish(number + 1, b'{"id":%d,"v":0}' % number)
@@ -202,6 +211,19 @@ def test_a_subscriber_that_does_not_read_its_answer_is_cut_when_too_much_waits()
     for number in range(5, 30):
         publisher.publish(number, b'{"id":1,"v":%d}' % number)
     assert reader.closed == "slow client"
+
+
+def test_who_has_the_most_is_cut_when_too_much_waits_for_all_together() -> None:
+    world, publisher = stepped_world(4, max_held_together_bytes=3000)
+    readers = [paused(world, f"reader-{number}") for number in range(3)]
+    for reader in readers:
+        reader.send(c="sow_and_subscribe", cid="1", sub_id=f"s-{reader.number}", t="orders")
+        publisher.publish(None, b'{"id":1,"v":%d}' % reader.number)
+    for number in range(5, 18):
+        publisher.publish(number, b'{"id":1,"v":%d}' % number)
+    assert [each.closed for each in readers] == ["slow client", "", ""]
+    finish(world, readers[1])
+    assert readers[1].take()[-1].data == b'{"id":1,"v":17}'
 
 
 def test_conflated_changes_follow_the_answer_too() -> None:
