@@ -29,9 +29,10 @@ from haclient_fake_server.engine.log_writer import LogWriter
 from haclient_fake_server.engine.outbox import Outbox, Severity
 from haclient_fake_server.engine.patterns import to_text
 from haclient_fake_server.engine.publishing import MAX_HEADER_BYTES
+from haclient_fake_server.engine.queues.leases import Expired, Lease
 from haclient_fake_server.engine.queues.message_reader import Content
 from haclient_fake_server.engine.queues.points import QueuePoint
-from haclient_fake_server.engine.queues.queue import Expired, Lease, Queue
+from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.selector import ScanBudget
 from haclient_fake_server.engine.requests import Request
 from haclient_fake_server.engine.retries import Retries
@@ -39,6 +40,7 @@ from haclient_fake_server.engine.routes import Routes, frame_head
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.engine.timers import NEVER, Clock, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordFlag
+from haclient_stores.errors import StoreCorrupt
 
 MAX_DELIVERED: Final = 5_000
 """Messages of one queue that are delivered at a time; a batch does that twice at most, and the next
@@ -182,6 +184,7 @@ class QueueDispatcher:
         self._stopped.discard(queue)
 
     def _deliver(self, queue: Queue) -> None:
+        queue.expire_put_off()
         budget, clock_us = ScanBudget(MAX_SCANNED, queue), self._clock.wall_us
         left = MAX_DELIVERED
         while left > 0 and not queue.has_read_enough:
@@ -297,14 +300,18 @@ class QueueDispatcher:
     # --- dead letters ----------------------------------------------------------------------------
 
     def _copy_expired(self, queue: Queue, expired: Expired) -> None:
-        """Publish a copy of a message that expires to the dead-letter topic of its queue."""
+        """Publish a copy of a message that expires to the dead-letter topic of its queue.
+
+        Raises:
+            StoreError: It cannot be read now.
+        """
         settings = queue.settings
         if not settings.dead_letter:
             return
         lost = f"queue {settings.name!r}: {expired.bookmark} has expired without a dead letter"
         try:
             original = queue.content(expired.position)
-        except Exception as error:  # its part of the log is damaged: it cannot be delivered either
+        except StoreCorrupt as error:  # it cannot be delivered either
             self._outbox.report_fault(lost, error)
             return
         if original is None:

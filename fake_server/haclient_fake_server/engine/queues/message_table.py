@@ -17,6 +17,7 @@ Places, publishers and sequences are in the journal, too, and are read again whe
 from __future__ import annotations
 
 import bisect
+import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -567,3 +568,14 @@ def to_place(cursor: Cursor) -> Place:
 def split_place(place: Place) -> tuple[int, int]:
     """The number of the segment, and the offset in it."""
     return place >> _OFFSET_BITS, place & _OFFSET_MASK
+
+
+def priority_of(value: object) -> float:
+    """A priority as a number."""
+    if not isinstance(value, int | float):  # a comparison is true or false, which are 1 and 0
+        return _NO_PRIORITY
+    try:
+        number = float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else _NO_PRIORITY
+    return _NO_PRIORITY if math.isnan(number) else number

@@ -23,7 +23,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from typing_extensions import override
 
@@ -31,6 +31,7 @@ from haclient.errors import HAClientError
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines, with_highest_bit
+from haclient_fake_server.engine.queues.leases import Delivery, Expired, Lease
 from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
 from haclient_fake_server.engine.queues.message_table import (
     AVAILABLE,
@@ -39,12 +40,14 @@ from haclient_fake_server.engine.queues.message_table import (
     MessageRow,
     MessageTable,
     Place,
+    priority_of,
 )
 from haclient_fake_server.engine.queues.roster import ROSTERS
 from haclient_fake_server.engine.queues.selector import Key, ScanBudget, Selector
 from haclient_fake_server.engine.queues.snapshot import QueueColumns
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import RemovalReason
+from haclient_stores.errors import StoreError
 
 MICROSECONDS: Final = 1_000_000
 
@@ -58,60 +61,6 @@ MAX_REREADS: Final = 2
 
 _REPLICATED: Final = 1 << 63
 """In a snapshot, the bit of a moment at which another instance expires it; alone if it has."""
-
-_LOWEST_PRIORITY: Final = float("-inf")
-"""That of a message without a number where the priority should be."""
-
-
-class Lease:
-    """A message that a consumer has.
-
-    Attributes:
-        row: The message; its place counts only when the table has it no more.
-        bookmark: Its bookmark.
-        consumer: Who has it.
-        due_us: When the lease ends; `None` for never.
-        since_us: When it began.
-        deliveries: How often the message was delivered, with this time.
-        cancels: How often it was returned with `cancel`.
-    """
-
-    __slots__ = ("bookmark", "cancels", "consumer", "deliveries", "due_us", "row", "since_us")
-
-    def __init__(
-        self, row: MessageRow, consumer: QueueSubscription, due_us: int | None, *, since_us: int
-    ) -> None:
-        self.row = row
-        self.bookmark = row.bookmark
-        self.consumer = consumer
-        self.due_us = due_us
-        self.since_us = since_us
-        self.deliveries = 1
-        self.cancels = 0
-
-
-class Delivery(NamedTuple):
-    """Some messages for a consumer, or a barrier for all that want it.
-
-    Attributes:
-        rows: The messages, which are marked as leased.
-        consumers: Who gets them.
-        is_barrier: Whether it is a barrier.
-    """
-
-    rows: Sequence[MessageRow]
-    consumers: tuple[QueueSubscription, ...]
-    is_barrier: bool = False
-
-
-class Expired(NamedTuple):
-    """A message that is about to be removed unprocessed."""
-
-    position: int
-    bookmark: str
-    reason: RemovalReason
-    deliveries: int
-    cancels: int
 
 
 class Queue:
@@ -187,6 +136,7 @@ class Queue:
         self.expires_own = True
         self._expired_meanwhile: set[int] = set()  # leased messages
         self._expired_elsewhere: set[int] = set()  # leased messages, too
+        self._put_off: dict[int, tuple[RemovalReason, Exception]] = {}  # expired, and unread
         self._barriers: deque[int] = deque()
         self.removals: list[tuple[int, int, int]] = []
         self.counts: Counter[str] = Counter()
@@ -268,7 +218,7 @@ class Queue:
         if self._priority is None:
             self.table.add(row)
         else:
-            self.table.add(row, _number(self._priority(document)))
+            self.table.add(row, priority_of(self._priority(document)))
         if self._barrier is not None and self._barrier(document):
             self._barriers.append(row.position)
             self._sole = None
@@ -614,6 +564,18 @@ class Queue:
                 self.counts["expired_leases"] += 1
                 self._end_lease(lease)
 
+    def expire_put_off(self) -> None:
+        """Expire what could not be read when it expired; nothing is to be delivered before.
+
+        Raises:
+            StoreError: Some of it can still not be read.
+        """
+        put_off, self._put_off = self._put_off, {}
+        for position, (reason, _) in put_off.items():
+            self._expire(position, reason)
+        for _, error in self._put_off.values():
+            raise error
+
     # --- internals -------------------------------------------------------------------------------
 
     def _end_lease(self, lease: Lease) -> None:
@@ -625,7 +587,6 @@ class Queue:
         if position in self._expired_elsewhere:
             self._remove(position, RemovalReason.TIME_LIMIT)
             return
-        self._attempts[position] = (lease.deliveries, lease.cancels)
         reason = None
         limit = settings.max_cancels + (settings.max_cancels_rule == "above")
         if position in self._expired_meanwhile:
@@ -637,6 +598,12 @@ class Queue:
         if reason is not None:
             self._expire(position, reason)
             return
+        self._return(lease)
+
+    def _return(self, lease: Lease) -> None:
+        """A consumer has a message no more, which stays in the queue."""
+        position = lease.row.position
+        self._attempts[position] = (lease.deliveries, lease.cancels)
         self._forget((lease,))
         self.table.release(position)
         for selector in self._selectors.values():
@@ -651,7 +618,14 @@ class Queue:
         deliveries, cancels = self._attempts.get(position, (0, 0))
         if lease is not None:
             deliveries, cancels = lease.deliveries, lease.cancels
-        self._expiring(self, Expired(position, row.bookmark, reason, deliveries, cancels))
+        try:
+            self._expiring(self, Expired(position, row.bookmark, reason, deliveries, cancels))
+        except StoreError as error:  # it cannot be read now: without a copy it would be lost
+            self._put_off[position] = (reason, error)
+            self._dirty[self] = None
+            if lease is not None:
+                self._return(lease)
+            return
         self._remove(position, reason)
 
     def _remove(self, position: int, reason: int) -> None:
@@ -674,6 +648,8 @@ class Queue:
                 self._expired_meanwhile.discard(row.position)
             if self._expired_elsewhere:
                 self._expired_elsewhere.discard(row.position)
+            if self._put_off:
+                self._put_off.pop(row.position, None)
         if reason is not RemovalReason.DELIVERED:  # counted as a delivery, as every other one is
             self.counts[_NAMES.get(reason, "other")] += len(rows)
         self._dirty[self] = None
@@ -709,7 +685,12 @@ class Queue:
         moments, positions = self._replicated_expirations.columns()
         due_us.extend(with_highest_bit(moments))
         due_positions.extend(positions)
-        for position in sorted(self._expired_meanwhile | self._expired_elsewhere):  # leased ones
+        put_off = {
+            position
+            for position, (reason, _) in self._put_off.items()
+            if reason is RemovalReason.TIME_LIMIT
+        }
+        for position in sorted(put_off | self._expired_meanwhile | self._expired_elsewhere):
             due_us.append(_REPLICATED if position in self._expired_elsewhere else 0)
             due_positions.append(position)
         barriers = array("Q", [each for each in self._barriers if self._holds(each)])
@@ -787,14 +768,3 @@ class Queue:
         while position is not None:
             yield position
             position = self.table.next_available(position + 1)
-
-
-def _number(value: object) -> float:
-    """A priority as a number."""
-    if not isinstance(value, int | float):  # a comparison is true or false, which are 1 and 0
-        return _LOWEST_PRIORITY
-    try:
-        number = float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else _LOWEST_PRIORITY
-    return _LOWEST_PRIORITY if math.isnan(number) else number

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Block, Cursor, JournalReader
 from haclient_fake_server.engine.patterns import TopicMatcher, to_text
+from haclient_fake_server.engine.queues.leases import Expired
 from haclient_fake_server.engine.queues.message_reader import Content, MessageReader
 from haclient_fake_server.engine.queues.message_table import MessageRow
-from haclient_fake_server.engine.queues.queue import Expired, Queue
+from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.snapshot import QueueSnapshot, definition_of
 from haclient_fake_server.engine.settings import QueueTopic
 from haclient_fake_server.journal.format import Removals

@@ -10,14 +10,16 @@ from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import Selection
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.queues.message_reader import MessageReader
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.retries import MAX_ATTEMPTS
 from haclient_fake_server.engine.settings import QueueTopic, SowTopic
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
+from haclient_stores.errors import StoreError
 from support.engine import Peer, World
-from support.queue_engine import QueueWorld, numbers
+from support.queue_engine import QueueWorld, acknowledge, delivered, numbers
 
 
 def fault(*_: object, **__: object) -> bool:
@@ -184,3 +186,57 @@ def test_a_message_that_expires_damaged_has_no_dead_letter_and_ends_nothing(
     (told,) = tracebacks(world)
     assert told.startswith(f"queue 'bad': {damaged} has expired without a dead letter")
     world.files.close()
+
+
+def unreadable(*_: object) -> None:
+    """What a disk does for a while."""
+    raise StoreError("journal.00000001: cannot open: Input/output error")
+
+
+@pytest.mark.parametrize("reason", ["time_limit", "forced_expire", "max_cancels"])
+def test_a_message_that_cannot_be_read_when_it_expires_stays_until_its_copy_can_be_made(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = {"max_cancels": 1, "max_cancels_rule": "at"} if reason == "max_cancels" else {}
+    world = QueueWorld(expiration_s=5.0, dead_letter="dead", **limit)
+    dead = world.client("undertaker")
+    dead.subscribe(t="dead")
+    worker = world.consumer()
+    world.publish(b'{"n": 1}')
+    (message,) = delivered(worker)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        if reason == "time_limit":
+            worker.close()
+            world.advance(6.0)
+        else:
+            option = "expire" if reason == "forced_expire" else "cancel"
+            acknowledge(worker, message.bookmark, opts=option)
+            world.advance(0.5)
+        assert world.queue().counts[reason] == 0
+        assert (world.states(), dead.bodies()) == ((1, 0), [])
+        assert tracebacks(world)[0].startswith("delivery of queue 'work': internal error")
+        assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [True]
+    world.advance(4.0)
+    assert (world.states(), dead.bodies()) == ((0, 0), [b'{"n": 1}'])
+    assert world.queue().counts[reason] == 1
+    assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [False]
+    assert delivered(worker) == []
+
+
+def test_a_message_that_is_acknowledged_before_its_copy_can_be_made_does_not_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QueueWorld(dead_letter="dead")
+    dead = world.client("undertaker")
+    dead.subscribe(t="dead")
+    worker = world.consumer()
+    world.publish(b'{"n": 1}')
+    (message,) = delivered(worker)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        acknowledge(worker, message.bookmark, opts="expire")
+        acknowledge(worker, message.bookmark)
+    world.advance(4.0)
+    assert (world.states(), dead.bodies()) == ((0, 0), [])
+    assert world.queue().counts["forced_expire"] == 0
