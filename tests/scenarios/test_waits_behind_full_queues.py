@@ -197,6 +197,32 @@ async def test_nothing_is_read_for_a_full_queue_while_nobody_waits_and_all_once_
         nursery.cancel_scope.cancel()
 
 
+@in_virtual_time
+async def test_a_client_is_degraded_until_it_reads_again_for_a_queue_that_was_full(
+    server: Server,
+) -> None:
+    client, allowed = client_of(server), trio.Semaphore(0)
+
+    async def handle(_: Message) -> None:
+        await allowed.acquire()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=handle)
+        for _ in range(5):
+            await peer.publish("s", BODY)
+            await wait_all_tasks_blocked()
+        found = list[tuple[int, bool]]()
+        for _ in range(5):
+            found.append((queued_bytes(client), client.health().is_degraded))
+            allowed.release()
+            await wait_all_tasks_blocked()
+        allowed.release()
+    assert found[0][0] > CAP
+    assert any(CAP // 2 < held <= CAP for held, _ in found)
+    assert [is_degraded for _, is_degraded in found] == [held > CAP // 2 for held, _ in found]
+
+
 def queued_bytes(client: HAClient) -> int:
     (found,) = [each for each in client.metrics.subscriptions if each.sub_id == "s"]
     return found.queued_bytes
