@@ -40,7 +40,7 @@ from haclient_fake_server.engine.routes import Routes, frame_head
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.engine.timers import NEVER, Clock, timestamp_text
 from haclient_fake_server.journal.format import Record, RecordFlag
-from haclient_stores.errors import StoreCorrupt
+from haclient_stores.errors import StoreCorrupt, StoreError
 
 MAX_DELIVERED: Final = 5_000
 """Messages of one queue that are delivered at a time; a batch does that twice at most, and the next
@@ -311,8 +311,10 @@ class QueueDispatcher:
         lost = f"queue {settings.name!r}: {expired.bookmark} has expired without a dead letter"
         try:
             original = queue.content(expired.position)
-        except StoreCorrupt as error:  # it cannot be delivered either
-            self._outbox.report_fault(lost, error)
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
+                raise
+            self._outbox.report_fault(lost, error)  # damaged: it cannot be delivered either
             return
         if original is None:
             self._outbox.report(Severity.ERROR, f"{lost}: it was removed from the journal")
