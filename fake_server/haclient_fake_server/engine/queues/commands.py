@@ -35,6 +35,7 @@ from haclient_fake_server.engine.requests import (
 from haclient_fake_server.engine.routes import Routes
 from haclient_fake_server.engine.timers import Clock, timestamp_text
 from haclient_stores.bookmark import Bookmark
+from haclient_stores.errors import StoreCorrupt
 
 STEP_MESSAGES: Final = 500
 """Messages that one step reads."""
@@ -274,7 +275,10 @@ def _position(queue: Queue, text: str) -> int | None:
 
 
 def _is_allowed(queue: Queue, position: int, allowed: Filter) -> bool:
-    document = queue.document(position)
+    try:
+        document = queue.document(position)
+    except StoreCorrupt:  # nobody can read it
+        return False
     return document is not None and allowed(document)
 
 

@@ -162,9 +162,11 @@ class MessageReader:
         cursor = Cursor(self._segment, self._start + len(self._data))
         if cursor.segment != number or not 0 <= offset - cursor.offset < READ_AHEAD_BYTES:
             cursor = journal.block_at(number, offset)
+        data = b""
         while cursor.offset <= offset:  # the one that follows what was read last may be before it
-            self._data, cursor = journal.read(cursor, READ_AHEAD_BYTES)
-        self._segment, self._start = number, cursor.offset - len(self._data)
+            data, cursor = journal.read(cursor, READ_AHEAD_BYTES)
+        # Together, and last: a read may fail.
+        self._data, self._segment, self._start = data, number, cursor.offset - len(data)
         return True
 
 

@@ -27,7 +27,6 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient.errors import HAClientError
 from haclient_fake_server.engine.connections import Connection, QueueSubscription
 from haclient_fake_server.engine.filters import Document, compile_expression, compile_filter
 from haclient_fake_server.engine.queues.deadlines import NEVER_US, Deadlines, with_highest_bit
@@ -159,11 +158,7 @@ class Queue:
     @property
     def next_due_us(self) -> int | None:
         """When `tick` has something to do, in microseconds since 1970; `None` for never."""
-        due_us = self._lease_ends.next_us
-        if self.expires_own:
-            due_us = min(due_us, self._expirations.next_us)
-        if self.expires_replicated:
-            due_us = min(due_us, self._replicated_expirations.next_us)
+        due_us = min(each.next_us for each in (self._lease_ends, *self._due_here()))
         return None if due_us == NEVER_US else due_us
 
     @property
@@ -547,14 +542,11 @@ class Queue:
 
     def tick(self, now_us: int, limit: int) -> None:
         """End the leases and the messages whose time is over, at most `limit` of each."""
-        expired = [self._expirations] if self.expires_own else []
-        if self.expires_replicated:
-            expired.append(self._replicated_expirations)
-        for _, position in chain(*(each.take_due(now_us, limit) for each in expired)):
+        for _, position in chain(*(each.take_due(now_us, limit) for each in self._due_here())):
             state = self.table.state(position)
             if state == AVAILABLE:
                 self._expire(position, RemovalReason.TIME_LIMIT)
-                if self.has_read_enough:
+                if self.has_read_enough or self._put_off:
                     break  # the next batch goes on, as after `limit` of them
             elif state == LEASED:
                 self._expired_meanwhile.add(position)
@@ -563,6 +555,13 @@ class Queue:
             if lease is not None and lease.due_us == due_us:
                 self.counts["expired_leases"] += 1
                 self._end_lease(lease)
+
+    def _due_here(self) -> list[Deadlines]:
+        """The expirations that are to be carried out: none while there are some put off."""
+        if self._put_off:
+            return []
+        expired = [self._expirations] if self.expires_own else []
+        return [*expired, self._replicated_expirations] if self.expires_replicated else expired
 
     def expire_put_off(self) -> None:
         """Expire what could not be read when it expired; nothing is to be delivered before.
@@ -612,13 +611,13 @@ class Queue:
 
     def _expire(self, position: int, reason: RemovalReason) -> None:
         lease = self._by_position.get(position)
-        row = self.table.row(position) if lease is None else lease.row
-        if row is None:
-            return
         deliveries, cancels = self._attempts.get(position, (0, 0))
         if lease is not None:
             deliveries, cancels = lease.deliveries, lease.cancels
         try:
+            row = self.table.row(position) if lease is None else lease.row
+            if row is None:
+                return
             self._expiring(self, Expired(position, row.bookmark, reason, deliveries, cancels))
         except StoreError as error:  # it cannot be read now: without a copy it would be lost
             self._put_off[position] = (reason, error)
@@ -731,13 +730,14 @@ class Queue:
         return None if row is None else self._reader.content(position, row.place)
 
     def document(self, position: int) -> Document | None:
-        """The body of a message that the queue holds, `None` if it cannot be read."""
+        """The body of a message that the queue holds, `None` if the journal has it no more.
+
+        Raises:
+            StoreError: It cannot be read now.
+        """
         if self._last_document is not None and self._last_document[0] == position:
             return self._last_document[1]  # one filter after the other asks for it
-        try:
-            content = self.content(position)
-        except (HAClientError, OSError):  # a damaged block, which its delivery reports
-            return None
+        content = self.content(position)
         if content is None:
             return None
         document = Document(content.body, self.settings.message_type)

@@ -19,6 +19,7 @@ from haclient_fake_server.engine.connections import QueueSubscription
 from haclient_fake_server.engine.filters import Document, Filter
 from haclient_fake_server.engine.queues.message_table import AVAILABLE, MessageTable
 from haclient_fake_server.engine.queues.roster import Roster
+from haclient_stores.errors import StoreError
 
 Key: TypeAlias = tuple[float, int]
 """The order of delivery: the negative priority, 0 without priorities; then the position."""
@@ -98,7 +99,7 @@ class Selector:
         return self._matches is None
 
     def accepts(self, document: Document | None) -> bool:
-        """Whether its consumers want a message; one that cannot be read is for everyone."""
+        """Whether its consumers want a message; one that is gone is for all: it is reported."""
         if self._matches is None or document is None:
             return True
         try:
@@ -112,7 +113,14 @@ class Selector:
         """A message that was leased is available again."""
         if position >= self._examined or self.is_plain:
             return
-        if self._matches is None or self.accepts(bodies.document(position)):
+        try:
+            is_wanted = self._matches is None or self.accepts(bodies.document(position))
+        except StoreError:  # it cannot be read now: it is examined again, with what follows it
+            self._examined = position
+            self._heap = [key for key in self._heap if key[1] < position]
+            heapq.heapify(self._heap)
+            return
+        if is_wanted:
             heapq.heappush(self._heap, self._key(position))
             if len(self._heap) > 2 * self._table.available + _SLACK:
                 self._heap = [key for key in set(self._heap) if self._is_available(key[1])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from haclient_fake_server.engine.connections import Selection
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.queues.message_reader import MessageReader
+from haclient_fake_server.engine.queues.message_table import MessageTable
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.retries import MAX_ATTEMPTS
 from haclient_fake_server.engine.settings import QueueTopic, SowTopic
@@ -240,3 +242,41 @@ def test_a_message_that_is_acknowledged_before_its_copy_can_be_made_does_not_exp
     world.advance(4.0)
     assert (world.states(), dead.bodies()) == ((0, 0), [])
     assert world.queue().counts["forced_expire"] == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"priority": "/n"}])
+def test_what_a_filter_could_not_read_is_examined_when_it_can_be_read(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = QueueWorld(max_per_subscription_backlog=9, **options)
+    other = world.consumer("other", filter="/n < 3", opts="max_backlog=9")
+    world.publish_numbers(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        worker = world.consumer(filter="/n > 3", opts="max_backlog=9")
+    assert delivered(worker) == []
+    world.advance(1.0)
+    assert numbers(worker) == [4]
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        other.close()
+    world.advance(1.0)
+    assert delivered(worker) == []
+    assert sorted(numbers(world.consumer("third", opts="max_backlog=9"))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("what", [(MessageTable, "row"), (MessageReader, "content")])
+def test_what_expires_while_its_row_cannot_be_read_expires_later(
+    what: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = QueueWorld(expiration_s=5.0, dead_letter="dead", file_backed=True)
+    dead = world.client("undertaker")
+    dead.subscribe(t="dead")
+    world.publish_numbers(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(*what, unreadable)
+        world.advance(6.0)
+    assert (world.states(), dead.bodies()) == ((3, 0), [])
+    world.advance(4.0)
+    assert sorted(numbers(dead)) == [1, 2, 3]
+    assert world.states() == (0, 0)

@@ -255,3 +255,33 @@ def test_the_messages_of_a_paged_chunk_are_near_each_other_in_the_log() -> None:
         table.add(MessageRow(position, 1, position, 0))
     chunks = [list(each.positions) for each in table.columns()]
     assert chunks == [[1, 2, PAGED_STRETCH], [PAGED_STRETCH + 1, PAGED_STRETCH + 2]]
+
+
+def test_a_read_that_fails_half_way_leaves_what_was_read_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(message_reader, "READ_AHEAD_BYTES", 500)
+    world = QueueWorld()
+    for number in range(1, 5):
+        world.publish(b'{"n": %d, "fill": "%s"}' % (number, b"x" * 300))
+        world.publish(b'{"m": %d, "fill": "%s"}' % (number, b"x" * 300), topic="other")
+    world.publish(b"{}", topic="other")
+    bodies, journal = read_all(world.queue()), world.journal
+    second, third = [*world.queue().table.positions()][1:3]
+    world.queue().content(second)
+    real, reads = journal.read_bytes, []
+
+    def read_bytes(number: int, count: int, offset: int) -> bytes:
+        reads.append(offset)
+        if len(reads) == 2:
+            raise StoreCorrupt(Path("journal"), offset, "damaged")
+        return real(number, count, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal, "read_bytes", read_bytes)
+        with pytest.raises(StoreCorrupt):
+            world.queue().content(third)
+    content = world.queue().content(second)
+    assert content is not None
+    assert content.body == bodies[1]
+    assert read_all(world.queue()) == bodies
