@@ -425,6 +425,7 @@ class QueueStream(MessageStream):
             check_thread=stream._check_thread,  # noqa: SLF001  # as above
         )
         made._opened, made.sub_id = True, stream.sub_id
+        made._queue.error_policy = "continue"  # what fails is given back
         return made
 
     @override

@@ -520,8 +520,10 @@ class QueryQueue(MessageQueue):
 
     @override
     def mark(self, marker: Marker) -> None:
-        if self._is_lasting:  # the records are complete, or are sent again on another connection
-            self.lift_limit()
+        if self._is_lasting:
+            if marker is Marker.CAUGHT_UP:  # the records are complete
+                self.lift_limit()
+            self._limit_s = math.inf  # they may be sent again, on another connection
         super().mark(marker)
 
     @override

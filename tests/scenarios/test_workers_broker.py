@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from haclient import MOST_RECENT, HAClient, Message
+from haclient import MOST_RECENT, Command, HAClient, Message
 from haclient.stores import LoggedBookmarkStore
 from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.config import BrokerConfig
@@ -157,6 +157,33 @@ async def test_a_queue_message_that_fails_is_given_back_later_and_later() -> Non
                 waits = (0.1, 0.1 + 0.2, 0.1 + 0.2 + 0.4)
                 assert all(at - first >= wait for at, wait in zip(later, waits, strict=True))
                 assert await left(client) == []  # all acknowledged
+
+
+@pytest.mark.row("MS10")
+async def test_a_queue_message_that_fails_is_given_back_also_behind_execute() -> None:
+    attempts = Attempts(b=1)
+    with trio.fail_after(LIMIT_S):
+        async with (
+            running_broker(with_a_queue()) as server,
+            HAClient(
+                "c", servers=[f"{server.uris[0]}/amps/json"], on_handler_error="discard"
+            ) as client,
+        ):
+            for body in (b"a", b"b", b"c"):
+                await client.publish("orders", body)
+            await client.flush()
+            command = Command("subscribe", topic="work", options="max_backlog=8")
+            async with await client.execute(command) as messages:
+                with trio.CancelScope() as scope:
+
+                    def finished(_: Message, __: None) -> None:
+                        if len(attempts.finished) == 3:
+                            scope.cancel()
+
+                    await run_workers(messages, attempts, ThreadPool(3), on_result=finished)
+            assert sorted(attempts.finished) == [b"a", b"b", b"c"]
+            await client.flush_acks()
+            assert await left(client) == []
 
 
 @pytest.mark.row("MS10")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -89,4 +91,26 @@ async def test_without_a_limit_it_waits_for_as_long_as_it_takes() -> None:
     delivery.limit(math.inf, overdue, is_lasting=False)
     with trio.move_on_after(3600):
         await delivery.next_batch()
+    assert overdue.asked_at == []
+
+
+@pytest.mark.parametrize(
+    ("marker", "is_awaited"),
+    [(Marker.CAUGHT_UP, False), (Marker.GAP, True), (Marker.REPLAY, True)],
+)
+async def test_the_client_reads_on_until_the_records_are_complete_also_when_they_are_sent_again(
+    marker: Marker, *, is_awaited: bool
+) -> None:
+    delivery, overdue, scopes = QueryQueue(), Overdue(), list[trio.CancelScope]()
+
+    @contextmanager
+    def reading(scope: trio.CancelScope) -> Generator[None]:
+        scopes.append(scope)
+        yield
+
+    delivery.limit(10.0, overdue, is_lasting=True, reading=reading)
+    delivery.mark(marker)
+    with trio.move_on_after(3600):
+        await delivery.next_batch()
+    assert (len(scopes) == 1) is is_awaited
     assert overdue.asked_at == []
