@@ -419,8 +419,8 @@ class Hub:
         while files is not None:
             await trio.sleep(SNAPSHOT_INTERVAL_S)
             if files.is_due:
-                prepared = files.prepare(self._engine.queue_snapshots())
                 try:
+                    prepared = files.prepare(self._engine.queue_snapshots())
                     await trio.to_thread.run_sync(files.write, prepared)
                 except StoreError as error:  # as for the recovery points
                     self._report_unwritten(error)
@@ -434,9 +434,9 @@ class Hub:
                 await self._write_sow(sow)
 
     async def _write_sow(self, sow: SowDatabase) -> None:
-        changes, place = sow.prepare(self._engine.sow_changes())
         is_syncing = False
         try:
+            changes, place = sow.prepare(self._engine.sow_changes())
             for each in changes:  # in steps, between which others are served
                 await trio.to_thread.run_sync(sow.add, each)
             if self._files is not None:

@@ -305,3 +305,31 @@ async def test_records_that_are_written_while_the_broker_is_closed_are_kept(
         await reader.logon("reader")
         await reader.send(c="sow", cid="1", t="orders", a="stats")
         assert (await reader.ack("stats", "1")).topic_matches == 41
+
+
+async def test_records_are_kept_when_the_end_of_the_log_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics = (SowTopic("orders", ("/id",), file_backed=True),)
+    settings = replace(config(tmp_path), sow_topics=topics)
+    failed = trio.Event()
+    prepare = SowDatabase.prepare
+
+    def fail_once(database: SowDatabase, changes: Iterator[SowChanges]) -> PreparedChanges:
+        if not failed.is_set():
+            failed.set()
+            raise StoreError("journal.00000001: cannot read: Input/output error")
+        return prepare(database, changes)
+
+    monkeypatch.setattr(hub, "SOW_INTERVAL_S", 0.01)
+    async with filled(settings) as (_, client):
+        monkeypatch.setattr(SowDatabase, "prepare", fail_once)
+        await publish(client, 41, 1)
+        await failed.wait()
+    async with (
+        running_broker(settings) as server,
+        RawClient.connect(server.uris[0]) as reader,
+    ):
+        await reader.logon("reader")
+        await reader.send(c="sow", cid="1", t="orders", a="stats")
+        assert (await reader.ack("stats", "1")).topic_matches == 41
