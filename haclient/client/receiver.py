@@ -164,8 +164,8 @@ class Receiver:
         subscription = await self._subscriber.open(
             command, queue, markers=True, lasts=resubscribes, first_bookmark=first_bookmark
         )
-        self._limit_silence(subscription, queue, timeout_of(command))
         queue.handler = handler
+        self._limit_silence(subscription, queue, timeout_of(command))
         runner = MessageRunner(
             queue, self._on_handler_error, discards=auto_discard, reporter=self._core.reporter
         )
@@ -266,7 +266,10 @@ class Receiver:
                 "the result may be incomplete"
             )
 
-        reading = partial(self._core.commands.waits.reading, f"the records of {one.request.what}")
+        what = f"the records of {one.request.what}"
+        # A lasting subscription that a handler has must not end for another one's slow consumer.
+        ends = one.is_query or queue.handler is None
+        reading = partial(self._core.commands.waits.reading, what, may_fail=ends)
         queue.limit(limit_s, overdue, is_lasting=not one.is_query, reading=reading)
 
     def _start_handler(

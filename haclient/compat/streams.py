@@ -95,8 +95,11 @@ class MessageStream:
         return self
 
     def close(self) -> None:
-        """Unsubscribe; messages still queued are dropped. A second call does nothing."""
-        self._ack_last()
+        """Unsubscribe; messages still queued are dropped. A second call does nothing.
+
+        With `auto_ack` the message that was taken last is not acknowledged: it may have failed.
+        """
+        self._taken.last = None
         self._stream.close()
 
     def __del__(self) -> None:
@@ -127,8 +130,8 @@ class MessageStream:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is not None:
-            self._taken.last = None  # it was not processed
+        if error is None:
+            self._ack_last()
         self.close()
 
 

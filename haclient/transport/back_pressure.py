@@ -69,18 +69,21 @@ class AckWaits:
             raise wait.error
 
     @contextmanager
-    def reading(self, what: str, scope: trio.CancelScope) -> Generator[None]:
+    def reading(
+        self, what: str, scope: trio.CancelScope, *, may_fail: bool = True
+    ) -> Generator[None]:
         """Have the connection read on in a block that waits for messages, as for an ack.
 
         Args:
             what: What waits, for the error.
             scope: Around the block; cancelled if full queues keep the client from reading on.
+            may_fail: Whether it is then, or waits until their messages are taken.
 
         Raises:
             SubscriptionFull: They do.
         """
         event = trio.Event()
-        wait = self._waits[event] = _Wait(what, may_fail=True, scope=scope)
+        wait = self._waits[event] = _Wait(what, may_fail, scope=scope)
         self.reader.unpark_all()
         try:
             yield

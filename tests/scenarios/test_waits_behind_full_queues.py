@@ -308,6 +308,30 @@ async def test_a_query_whose_records_come_too_far_behind_ends_alone_and_names_th
 
 @in_virtual_time
 @pytest.mark.usefixtures("low_limit")
+async def test_a_lasting_query_with_a_handler_does_not_end_for_another_ones_slow_handler(
+    server: Server,
+) -> None:
+    client, records, allowed = client_of(server), Count(), trio.Event()
+
+    async def handle(_: Message) -> None:
+        await allowed.wait()
+
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            await client.subscribe("orders", sub_id="s", handler=handle)
+            await client.sow_and_subscribe("customers", sub_id="q", handler=lambda _: records.add())
+        for _ in range(10):
+            await peer.publish("s", *[BODY] * 10)
+            await wait_all_tasks_blocked()
+        await trio.sleep(60)
+        assert {each.sub_id for each in client.metrics.subscriptions} == {"s", "q"}
+        allowed.set()
+        await peer.publish("q", b"1")
+        await records.reaches(1)
+
+
+@in_virtual_time
+@pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("kind", ["handler", "stream"])
 async def test_others_wait_for_as_long_as_a_slow_consumer_takes_its_messages(
     server: Server, kind: str

@@ -294,7 +294,11 @@ class JournalReader(ABC):
         return JournalFormatError(offset, f"segment {number}: {what}")
 
     def has_segment(self, number: int) -> bool:
-        """Whether the bytes of a segment can still be read: its file may have been removed."""
+        """Whether the bytes of a segment can still be read: its file may have been removed.
+
+        Raises:
+            StoreError: Its directory is not there now, as of a file system that is not mounted.
+        """
         return number in self.segments
 
     @property

@@ -169,6 +169,7 @@ class JournalFiles(JournalReader):
         for name in self._disk.listdir(self._directory):
             if name.startswith(SPARE_PREFIX):
                 self._disk.remove(self._directory / name)
+        self._archive = archive
         self._places = SegmentPlaces(self._directory, self._disk, archive)
         if archive is not None:  # two logs in one archive would overwrite each other's segments
             self._locks += self._disk.lock_directory(archive, LOCK_NAME)
@@ -300,6 +301,8 @@ class JournalFiles(JournalReader):
             StoreCorrupt: The segment is damaged; it stays as it is.
             StoreError: The disk failed or is full.
         """
+        if self._archive is not None and not compress:
+            self._check_there(self._archive)
         pending = b""  # a block may go on in the next part
 
         def check(data: bytes, offset: int) -> None:
@@ -364,7 +367,9 @@ class JournalFiles(JournalReader):
         """
         while self._forgotten and self._forgotten[0] <= number:
             oldest = self._forgotten[0]
-            if self._places.is_archived(oldest):  # else a kill would leave what looks like a loss
+            if self._places.is_archived(oldest):
+                self._check_there(self._places.path(oldest).parent)
+                # Else a kill would leave what looks like a loss.
                 self._note_archived(oldest, archived=False)
             self._places.remove(oldest)
             self._disk.remove(self._directory / manifest_name(oldest))
@@ -614,7 +619,19 @@ class JournalFiles(JournalReader):
             return False
         # An operator may remove the oldest files beside a running broker; one that is open stays
         # readable.
-        return segment.file is not None or self._places.exists(number)
+        if segment.file is not None or self._places.exists(number):
+            return True
+        self._check_there(self._places.path(number).parent)
+        return False
+
+    def _check_there(self, directory: Path) -> None:
+        """Check that a directory has its lock, as it has while its file system is mounted.
+
+        Raises:
+            StoreError: It is not there, or is an empty mount point.
+        """
+        if not self._disk.exists(directory / LOCK_NAME):
+            raise StoreError(f"{directory}: is away, with the segments in it: bring it back")
 
     @override
     def summary(self) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,16 @@ def test_a_stream_ends_with_the_connection_that_its_client_has_closed(
     assert isinstance(stream.end_reason, compat.DisconnectedException)
 
 
-def test_a_message_whose_processing_failed_is_not_acknowledged(plain: compat.Client) -> None:
+@pytest.mark.parametrize("is_entered", [True, False])
+def test_a_message_whose_processing_failed_is_not_acknowledged(
+    plain: compat.Client, *, is_entered: bool
+) -> None:
     plain.publish("jobs", "a")
     plain.set_auto_ack(True)
 
     def process() -> None:
-        with plain.subscribe("jobs") as stream:
+        stream = plain.subscribe("jobs")
+        with stream if is_entered else closing(stream):
             next(stream)
             raise ValueError("failed")
 

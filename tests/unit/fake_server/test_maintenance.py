@@ -333,3 +333,19 @@ async def test_records_are_kept_when_the_end_of_the_log_cannot_be_read(
         await reader.logon("reader")
         await reader.send(c="sow", cid="1", t="orders", a="stats")
         assert (await reader.ack("stats", "1")).topic_matches == 41
+
+
+async def test_nothing_is_done_with_an_archive_that_is_away(tmp_path: Path) -> None:
+    archive, away = tmp_path / "archive", tmp_path / "away"
+    async with filled(config(tmp_path)) as (server, _):
+        assert [await act(server, "archive", number) for number in (1, 2, 3)] == ["", "", ""]
+        archive.rename(away)
+        archive.mkdir()  # where it was mounted
+        for action, number in (("archive", 4), ("remove", 1)):
+            with pytest.raises(StoreError, match="archive: is away"):
+                await act(server, action, number)
+        archive.rmdir()
+        away.rename(archive)
+        assert [await act(server, "remove", 2), await act(server, "archive", 4)] == ["", ""]
+    async with running_broker(config(tmp_path)) as server:
+        assert server.rows("transaction_log")[0]["number"] == 3

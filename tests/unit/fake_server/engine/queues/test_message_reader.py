@@ -25,7 +25,7 @@ from haclient_fake_server.engine.settings import EngineSettings, QueueTopic
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreCorrupt
+from haclient_stores.errors import StoreCorrupt, StoreError
 from support.engine import START_US, decode
 from support.queue_engine import QueueWorld, delivered, numbers
 
@@ -285,3 +285,24 @@ def test_a_read_that_fails_half_way_leaves_what_was_read_before(
     assert content is not None
     assert content.body == bodies[1]
     assert read_all(world.queue()) == bodies
+
+
+def test_a_message_whose_directory_is_away_stays_in_the_queue(
+    tmp_path: Path, *, file_backed: bool
+) -> None:
+    directory, away = tmp_path / "log", tmp_path / "away"
+    broker = Broker(directory, file_backed=file_backed)
+    broker.publish(*BODIES)
+    while broker.files.has_unsealed:
+        broker.files.seal()
+    broker.files.close()
+    broker = Broker(directory, file_backed=file_backed)
+    try:
+        broker.publish(b"{}")  # it has paged out what it had read
+        directory.rename(away)
+        with pytest.raises(StoreError, match="log: is away"):
+            broker.queue.content(1)
+        away.rename(directory)
+        assert read_all(broker.queue) == [*BODIES, b"{}"]
+    finally:
+        broker.files.close()
