@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, iscoroutinefunction
 from types import TracebackType
 from typing import Final, Self, TypedDict, cast, overload
 
@@ -370,6 +370,12 @@ class Client(ConfiguredClient):
     def _handler(
         self, on_message: MessageHandler
     ) -> Callable[[haclient.protocol.messages.Message], None]:
+        if iscoroutinefunction(on_message):  # nothing would await it, or notice that
+            raise UsageError(
+                f"a handler of haclient.compat is a plain function, and {on_message!r} is a "
+                "coroutine function"
+            )
+
         def handle(native: haclient.protocol.messages.Message) -> None:
             message = Message(native)
             on_message(message)

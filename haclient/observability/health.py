@@ -65,15 +65,11 @@ def _degraded_reasons(core: Core) -> Iterator[str]:
             f"publishing waits: {metrics.unpersisted_bytes} bytes are not persisted, the "
             f"limit is {publisher.gate.cap_bytes}"
         )
-    # A full queue stops the reading until half of it is free.
-    is_reading = core.connection is None or core.connection.is_reading
-    full_bytes = core.settings.max_queued_bytes // (1 if is_reading else 2)
-    for each in metrics.subscriptions:
-        if each.is_full or each.queued_bytes > full_bytes:
-            yield (
-                f"the queue of subscription {each.sub_id} is full: it holds "
-                f"{each.queued_bytes} bytes"
-            )
+    full = [each for each in metrics.subscriptions if each.is_full]
+    for each in full:
+        yield f"the queue of subscription {each.sub_id} is full: it holds {each.queued_bytes} bytes"
+    if not full and core.connection is not None and not core.connection.is_reading:
+        yield "the client does not read: a queue that was full is not half empty yet"
     age = metrics.oldest_unpersisted_age
     if age > NO_PROGRESS_S:
         yield f"nothing is persisted: the oldest publish has waited for {age:.0f} s"

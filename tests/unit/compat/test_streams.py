@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from haclient import compat
+from haclient.errors import UsageError
 from haclient_fake_server.config import BrokerConfig, parse_queue
 from support.broker_thread import BrokerThread, broker_thread
 from unit.compat.conftest import chooser, wait_until
@@ -102,6 +103,13 @@ def test_what_is_back_in_its_queue_is_not_delivered(tmp_path: Path) -> None:
         wait_until(client.disconnected)
         assert list(stream) == []
         broker.start()
+
+
+def test_a_coroutine_function_is_no_handler(plain: compat.Client) -> None:
+    async def handle(_: compat.Message) -> None: ...
+
+    with pytest.raises(UsageError, match="a plain function"):
+        plain.subscribe(handle, "orders")
 
 
 def jobs() -> compat.Command:
