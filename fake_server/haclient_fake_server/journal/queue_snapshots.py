@@ -30,6 +30,7 @@ from haclient_fake_server.engine.queues.snapshot import (
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.log_place import LogPlace, end_of, place_problem
 from haclient_stores.disk.files import Disk
+from haclient_stores.errors import StoreError
 
 FORMAT_VERSION: Final = 2
 MAGIC: Final = b"HAQUEUE\n"
@@ -127,11 +128,11 @@ class QueueSnapshotFiles:
         """A snapshot, if there is one that is valid for this log."""
         if not self._disk.exists(path):
             return None
-        file = self._disk.open(path, writable=False)
         try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
+            data = self._read(path)
+        except StoreError as error:
+            _log.warning("%s: ignored, since it cannot be read: %s", path, error)
+            return None
         try:
             fields, snapshot = _decode(data)
             problem = place_problem(self._journal, _place(fields, snapshot))
@@ -149,6 +150,13 @@ class QueueSnapshotFiles:
         if problem:
             _log.warning("%s: ignored: %s", path, problem)
         return None if problem else snapshot
+
+    def _read(self, path: Path) -> bytes:
+        file = self._disk.open(path, writable=False)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
 
 
 def _place(fields: dict[str, Any], snapshot: QueueSnapshot) -> LogPlace:

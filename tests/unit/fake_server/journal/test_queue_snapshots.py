@@ -15,7 +15,8 @@ from haclient_fake_server.engine.queues.snapshot import QueueColumns, QueueSnaps
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import Record, encode_record, encode_removals, segment_name
 from haclient_fake_server.journal.queue_snapshots import QueueSnapshotFiles, snapshot_name
-from haclient_stores.disk.files import RealDisk
+from haclient_stores.disk.files import File, RealDisk
+from haclient_stores.errors import StoreError
 
 pytestmark = pytest.mark.row("QB30")
 QUEUES = [("work", "json"), ("caf\u00e9 \udcff/*", "fix")]
@@ -229,3 +230,24 @@ def test_a_segment_that_was_removed_takes_its_snapshots_with_it(tmp_path: Path) 
     journal.close()
     (tmp_path / segment_name(1)).unlink()
     assert found(tmp_path) == []
+
+
+def test_a_snapshot_that_cannot_be_read_is_ignored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = opened_journal(tmp_path)
+    append(journal, 3)
+    write(tmp_path, journal)
+    journal.close()
+    real = RealDisk.open
+
+    def unreadable(disk: RealDisk, path: Path, **how: bool) -> File:
+        if path.suffix == ".state":
+            raise StoreError(f"{path}: cannot read: Input/output error")
+        return real(disk, path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "open", unreadable)
+        assert found(tmp_path) == []
+    assert "ignored, since it cannot be read" in caplog.text
+    assert len(found(tmp_path, 3)) == len(QUEUES)
