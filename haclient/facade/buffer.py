@@ -65,6 +65,7 @@ class StreamBuffer:
             lists: Where to take them if none waits here; by default all that have arrived.
             most: The most messages for this caller; `None` for all.
         """
+        self._finish_taken()
         async with self._taking:
             with suppress(StopAsyncIteration):
                 return await self._take(lists.__anext__ if lists else self._take_next, most)
@@ -73,6 +74,7 @@ class StreamBuffer:
     async def take_within(self, seconds: float) -> list[Message | None]:
         """As `take`, for one message; it is `None` when none arrives in time."""
         until = trio.current_time() + seconds
+        self._finish_taken()
         try:
             self._taking.acquire_nowait()
         except trio.WouldBlock:
@@ -86,6 +88,10 @@ class StreamBuffer:
             return []
         finally:
             self._taking.release()
+
+    def _finish_taken(self) -> None:
+        """The caller asks for more: before it waits for another one, which may be for ever."""
+        self._stream._finish_taken()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 
     async def _take(self, take: Take, most: int | None) -> list[Message]:
         """Take those that wait here, or else others.

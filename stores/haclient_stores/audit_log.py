@@ -62,6 +62,7 @@ import zlib
 from array import array
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
@@ -179,20 +180,37 @@ class AuditLog:
         }
         numbers = _segment_numbers(self._disk, self.path)
         self._number = numbers[-1] if numbers else 1
+        last_boot = boot
+        if len(numbers) > 1:  # a loss of power may have taken the end of this one, too
+            before = self._disk.open(_segment(self.path, numbers[-2]))
+            with closing(before), suppress(StoreCorrupt):  # of this boot: it is for readers
+                last_boot = self._find_end(before, boot, last_boot, successor=self._number)
         file = self._disk.open(_segment(self.path, self._number), create=True)
         try:
-            self._find_end(file, boot)
+            self._find_end(file, boot, last_boot)
         except BaseException:
             file.close()
             raise
         self._file = file
         self._write_session(now_us)
 
-    def _find_end(self, file: File, boot: str) -> None:
-        """Find where this session continues, and clear what is behind that."""
-        last_boot = boot
+    def _find_end(
+        self, file: File, boot: str, last_boot: str, *, successor: int | None = None
+    ) -> str:
+        """Find where a segment ends, and clear what is behind that.
+
+        Args:
+            file: The segment.
+            boot: The present boot of the machine.
+            last_boot: That of the last session before the segment.
+            successor: The number of the next segment, if there is one.
+
+        Returns:
+            The boot of the last session up to its end.
+        """
+        self._end = self._crc = 0
         try:
-            for block in _blocks(file):
+            for block in _blocks(file, successor):
                 self._end, self._crc = block.end, block.crc
                 if block.kind == _SESSION:
                     last_boot = json.loads(block.payload).get("boot", boot)
@@ -205,6 +223,7 @@ class AuditLog:
         if self._end < (size := file.size()):
             # A block that was left behind the end would show later that the end is damage.
             clear_tail(file, self._end, size)
+        return last_boot
 
     def close(self) -> None:
         """Write what is collected and release the log; calling it again does nothing."""

@@ -10,9 +10,11 @@ from typing import Final, cast
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.outbox import Outbox
 from haclient_fake_server.engine.timers import Action, Clock
+from haclient_stores.errors import StoreCorrupt, StoreError
 
 MAX_ATTEMPTS: Final = 10
-"""How often in a row work of the broker may fail: then it waits for the next start."""
+"""How often in a row work of the broker may fail: then it waits for the next start. Not where the
+disk fails: that may pass."""
 
 MAX_RETRY_S: Final = 60.0
 """The longest wait before it is tried again; the first is a second, and each doubles it."""
@@ -59,8 +61,9 @@ class Retries:
         """
         what, clock = _text_of(key), self._clock
         attempts = self._attempts[key] = self._attempts[key] + 1
-        wait_s = min(2.0 ** (attempts - 1), MAX_RETRY_S)
-        if attempts >= MAX_ATTEMPTS:
+        wait_s = min(2.0 ** min(attempts - 1, MAX_ATTEMPTS), MAX_RETRY_S)
+        is_passing = isinstance(error, StoreError) and not isinstance(error, StoreCorrupt)
+        if attempts >= MAX_ATTEMPTS and not is_passing:
             what += f": given up until the next start, after {attempts} attempts"
             wait_s = math.inf
         clock.timers.hold(key, clock.now + wait_s)  # something else may set it meanwhile

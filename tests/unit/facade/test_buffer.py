@@ -105,6 +105,27 @@ async def test_auto_ack_leaves_what_was_put_back_and_not_delivered_before_the_en
     assert lease.acknowledged == delivered
 
 
+@pytest.mark.parametrize("timed", [False, True])
+async def test_auto_ack_does_not_wait_for_the_caller_that_waits_for_messages(
+    *, timed: bool, nursery: trio.Nursery
+) -> None:
+    delivery, lease = MessageQueue(), Lease()
+    stream = QueueStream(delivery, open_=_open, close=_close, auto_ack=True)
+    buffer = buffer_of(await stream.open())
+
+    async def caller() -> None:
+        while await (buffer.take_within(9) if timed else buffer.take()):
+            pass
+
+    for _ in range(3):
+        nursery.start_soon(caller)
+    await wait_all_tasks_blocked()
+    put(delivery, b"1", b"2", b"3", lease=lease)
+    await trio.sleep(2)  # all of them ask for more
+    assert sorted(lease.acknowledged) == [b"1", b"2", b"3"]
+    delivery.end()
+
+
 async def test_a_message_of_a_queue_waits_for_the_next_caller_while_its_lease_is_held() -> None:
     delivery, lease = MessageQueue(), Lease()
     buffer = await buffered(QueueStream, delivery)

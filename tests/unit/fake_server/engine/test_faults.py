@@ -280,3 +280,17 @@ def test_what_expires_while_its_row_cannot_be_read_expires_later(
     world.advance(4.0)
     assert sorted(numbers(dead)) == [1, 2, 3]
     assert world.states() == (0, 0)
+
+
+def test_a_queue_goes_on_after_a_long_outage_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = QueueWorld()
+    world.publish_numbers(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        worker = world.consumer()
+        world.advance(24 * 3600.0)
+        assert "given up" not in "".join(world.events)
+        assert delivered(worker) == []
+    world.advance(60.0)
+    assert numbers(worker) == [1]
+    assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [False]
