@@ -138,6 +138,18 @@ def test_connections_that_never_log_on_take_little_memory(
         assert target.serves_others()
 
 
+@pytest.mark.full
+def test_compressed_connections_take_little_memory_when_they_are_refused(target: Target) -> None:
+    count = 2000
+    with ExitStack() as opened, target.takes_at_most(count * CONNECTION_BYTES):
+        sockets = [opened.enter_context(target.socket()) for _ in range(count)]
+        for each in sockets:
+            each.sendall(b"\x78")
+        for each in sockets:
+            while each.recv(4096):  # the reason, after 10 s, and then the end
+                pass
+
+
 @sizes(50, 2000)
 def test_connections_that_are_logged_on_take_little_memory(target: Target, count: int) -> None:
     with ExitStack() as opened, target.takes_at_most(count * 2 * CONNECTION_BYTES):

@@ -29,6 +29,7 @@ import contextlib
 import logging
 import os
 import socket
+import struct
 import weakref
 import zlib
 from abc import abstractmethod
@@ -294,9 +295,21 @@ ZLIB_RECEIVE_BYTES: Final = 16 * 1024
 """How much is taken from the inner link at a time."""
 
 
+MAX_STORED_BYTES: Final = 1024
+"""So much of a stream is sent as it is: a compressor takes 256 KiB, and many connections end when
+they have been sent no more than a refusal."""
+
+_ZLIB_HEADER: Final = b"\x78\x9c"  # of RFC 1950; the stream has no end, and so no checksum
+
+
+def _stored(piece: memoryview) -> bytes:
+    """A block without compression (RFC 1951, 3.2.4), which is not the last one."""
+    return struct.pack("<BHH", 0, len(piece), len(piece) ^ 0xFFFF) + piece
+
+
 def _compressor() -> Callable[[memoryview], bytes]:
     """A function that compresses the next piece of a stream, to be read at once."""
-    stream = zlib.compressobj()
+    stream = zlib.compressobj(wbits=-zlib.MAX_WBITS)  # without the header, which was sent
     return lambda piece: stream.compress(piece) + stream.flush(zlib.Z_SYNC_FLUSH)
 
 
@@ -310,8 +323,9 @@ class ZlibLink(LayeredLink):
 
     def __init__(self, inner: Link, received: bytes = b"") -> None:
         super().__init__(inner)
-        # Made when it is needed: it takes 256 KiB.
-        self._compress: Callable[[memoryview], bytes] | None = None
+        self._compress: Callable[[memoryview], bytes] | None = None  # made when it is needed
+        self._header = _ZLIB_HEADER  # until it is sent
+        self._stored_bytes = 0
         self._decompressor = zlib.decompressobj()
         self._compressed = received
         self._has_more = bool(received)  # maybe, without anything from the inner link
@@ -322,11 +336,19 @@ class ZlibLink(LayeredLink):
         if not self._flush():
             return None
         piece = memoryview(data)[:ZLIB_SEND_BYTES]
-        if self._compress is None:
-            self._compress = _compressor()
-        self._put(self._compress(piece))
+        self._put(self._encoded(piece))
         self._flush()
         return len(piece)
+
+    def _encoded(self, piece: memoryview) -> bytes:
+        if self._compress is not None:
+            return self._compress(piece)
+        header, self._header = self._header, b""
+        self._stored_bytes += len(piece)
+        if self._stored_bytes <= MAX_STORED_BYTES:
+            return header + _stored(piece)
+        self._compress = _compressor()
+        return header + self._compress(piece)
 
     @override
     def recv_into(self, buffer: memoryview) -> int | None:

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from haclient.transport.links.link import (
+    MAX_STORED_BYTES,
     ZLIB_FIRST_BYTE,
     ZLIB_RECEIVE_BYTES,
     ZLIB_SEND_BYTES,
@@ -63,6 +64,20 @@ async def test_fewer_bytes_pass_and_what_one_call_sends_can_be_read_at_once() ->
         assert await receive(server, len(frame)) == frame
     assert near.sending.sent_bytes < 50 * len(frame) / 20
     assert client.try_send(bytes(2 * ZLIB_SEND_BYTES)) == ZLIB_SEND_BYTES
+
+
+async def test_little_is_sent_as_it_is_and_what_follows_is_compressed() -> None:
+    near, far = link_pair()
+    client, server = ZlibLink(near), ZlibLink(far)
+    for size in (0, 300, MAX_STORED_BYTES - 300):
+        assert client.try_send(bytes(size)) == size
+        assert await receive(server, size) == bytes(size)
+    assert client._compress is None, "it would take 256 KiB"
+    assert near.sending.sent_bytes > MAX_STORED_BYTES
+    for size in (1, 100_000):
+        assert client.try_send(bytes(size)) == size
+        assert await receive(server, size) == bytes(size)
+    assert near.sending.sent_bytes < 2 * MAX_STORED_BYTES
 
 
 async def test_the_first_byte_tells_a_compressed_stream_from_a_frame() -> None:
