@@ -246,13 +246,11 @@ class LogNotes(StoreNotes):
             if gate.closed:
                 gate.wait()
             try:
+                file = log.file
+                if file.index >= file.limit:
+                    file.turn()  # first: if it fails, nothing is discarded
                 if try_discard(number):
-                    file = log.file
-                    index = file.index
-                    if index >= file.limit:
-                        file.turn()
-                        index = file.index
-                    words = file.words
+                    words, index = file.words, file.index
                     words[index + 1] = number
                     words[index] = first_word
                     file.index = index + 2

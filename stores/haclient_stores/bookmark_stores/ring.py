@@ -117,6 +117,7 @@ class RingNotes(StoreNotes):
         self._unusable = ""
         self._has_moved = self._has_acks = False
         self._is_purged = False
+        self._is_unsaved = False  # the last discard or ack could not be written
         self.writes = 0
         self._finished: Finished | None = None  # what `_applied` was computed from
         self._chunk: Chunk | None = None  # the oldest one, and how much of it
@@ -136,7 +137,7 @@ class RingNotes(StoreNotes):
                 elsewhere(number)
                 return
             low = tracker.low_watermark
-            if try_discard(number) and tracker.low_watermark != low:
+            if (try_discard(number) and tracker.low_watermark != low) or self._is_unsaved:
                 save_moved()
 
         return discard
@@ -237,9 +238,12 @@ class RingNotes(StoreNotes):
         Raises:
             StoreFull: There are too many publishers, or the texts are too long for a slot.
         """
-        before = {page: page.image[CAUGHT_UP_AT:] for page in self._pages[1:]}  # not the first
+        pages = () if self._is_unsaved else self._pages[1:]  # not the first
+        before = {page: page.image[CAUGHT_UP_AT:] for page in pages}
+        self._is_unsaved = True  # until it is written: there may be no room
         self._build()
         self._write([each for each in self._pages if each.image[CAUGHT_UP_AT:] != before.get(each)])
+        self._is_unsaved = False
 
     def _build(self) -> None:
         self.tracker.apply_pending_ack()
@@ -302,10 +306,11 @@ class RingNotes(StoreNotes):
         finished = self.tracker.finished
         if finished.pending_ack:
             self.tracker.apply_pending_ack()
-        if self._is_purged or not self._pages or not self._pages[0].image:
+        if self._is_unsaved or self._is_purged or not self._pages or not self._pages[0].image:
             self._is_purged = False
             self.save()
             return
+        self._is_unsaved = True  # see `save`
         moved = self._advance(has_acks=has_acks)
         applied = self._applied
         resume, front = applied, None
@@ -326,6 +331,7 @@ class RingNotes(StoreNotes):
                 PAIR.pack_into(page.image, at, reached, done)
             changed[page] = None
         self._write(changed)
+        self._is_unsaved = False
 
     def _write(self, pages: Iterable[Page]) -> None:
         if self._unusable:

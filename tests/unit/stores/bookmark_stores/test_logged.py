@@ -382,6 +382,27 @@ def test_a_full_disk_stops_messages_and_never_a_discard(
 
 
 @pytest.mark.usefixtures("small_growth")
+def test_a_discard_that_could_not_be_written_is_none_and_can_be_made_again() -> None:
+    path, disk = Path("/disk/s.bm"), SimulatedDisk()
+    store = LoggedBookmarkStore(path, disk=disk)
+    log, failed = store.subscription("s"), 0
+    for number in log.log_batch([f"1|{n}|" for n in range(1, 20_001)]):
+        disk.arm("map", errno.EMFILE)
+        try:
+            log.discard(number)
+        except StoreError:
+            failed += 1
+            assert log.undiscarded_count == 20_001 - number
+            log.discard(number)
+        disk.disarm()
+    assert failed > 0
+    again = LoggedBookmarkStore(path, disk=disk.after_kill())
+    assert str(again.most_recent("s")) == "1|20000|"
+    assert again.subscription("s").undiscarded_count == 0
+    again.close()
+
+
+@pytest.mark.usefixtures("small_growth")
 @pytest.mark.parametrize("durability", ["process", "group"])
 def test_acks_and_times_take_no_room_from_discards_on_a_full_disk(
     path: Path,

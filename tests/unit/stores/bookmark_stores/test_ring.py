@@ -432,6 +432,22 @@ def test_a_new_subscription_takes_a_free_place_and_nobody_elses(path: Path) -> N
     store.close()
 
 
+def test_a_discard_that_found_the_disk_full_is_written_when_it_is_made_again() -> None:
+    path, disk = Path("/disk/s.ring"), SimulatedDisk()
+    store = RingBookmarkStore(path, disk=disk)
+    log = store.subscription("s")
+    first, *rest = log.log_batch([f"{n}|1|" for n in range(1, 132)])
+    for number in rest:  # more publishers than a page has room for, behind the first message
+        log.discard(number)
+    disk.arm("allocate", errno.ENOSPC)
+    with pytest.raises(StoreFull):
+        log.discard(first)
+    log.discard(first)
+    again = RingBookmarkStore(path, disk=disk.after_kill())
+    assert all(again.is_discarded("s", f"{n}|1|") for n in range(1, 132))
+    again.close()
+
+
 @pytest.mark.row("BS21")
 def test_a_store_whose_last_sync_fails_lets_go_of_its_lock() -> None:
     disk = SimulatedDisk()
