@@ -181,6 +181,9 @@ class MessageStream:
         turn. The replaced message is discarded. The messages of a batch are taken from the queue
         together: later messages do not replace them.
 
+        The newest messages of all keys have to fit into `max_queued_bytes`: a queue above it stops
+        the reading, and what waits at the server is not conflated.
+
         After a lost connection, a message that was taken and not discarded may be redelivered.
 
         Args:

@@ -181,10 +181,14 @@ class AuditLog:
         numbers = _segment_numbers(self._disk, self.path)
         self._number = numbers[-1] if numbers else 1
         last_boot = boot
-        if len(numbers) > 1:  # a loss of power may have taken the end of this one, too
-            before = self._disk.open(_segment(self.path, numbers[-2]))
-            with closing(before), suppress(StoreCorrupt):  # of this boot: it is for readers
-                last_boot = self._find_end(before, boot, last_boot, successor=self._number)
+        # A loss of power may have taken the ends of earlier ones, too: back to one that is whole.
+        for number, successor in zip(reversed(numbers[:-1]), reversed(numbers), strict=False):
+            with closing(self._disk.open(_segment(self.path, number))) as before:
+                with suppress(StoreCorrupt):  # of this boot: it is for readers
+                    found = self._find_end(before, boot, boot, successor=successor)
+                    last_boot = found if successor == self._number else last_boot
+                if 0 < self._end == before.size():
+                    break
         file = self._disk.open(_segment(self.path, self._number), create=True)
         try:
             self._find_end(file, boot, last_boot)

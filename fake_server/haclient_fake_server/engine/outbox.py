@@ -29,8 +29,9 @@ from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
 
-MAX_REFUSALS_REPORTED: Final = 20
-"""Refusals of one batch that the log describes: a client in a loop must not fill the disk."""
+MAX_COMMANDS_REPORTED: Final = 20
+"""Refusals and the like of one batch that the log describes: a client in a loop must not fill the
+disk."""
 
 MAX_ENDS_REPORTED: Final = 10
 """Ends of connections in one second that the log describes; the statistics count all."""
@@ -114,7 +115,7 @@ class Outbox:
         self._closes: list[tuple[int, str]] = []
         self._awake: dict[int, Connection] = {}
         self._events: list[Event] = []
-        self._refusals = 0
+        self._commands_reported = 0
         self.ends: dict[str, int] = {}
         self.faults = 0
         self._ends_since, self._ends_in_second = 0.0, 0
@@ -141,12 +142,12 @@ class Outbox:
             if not connection.closing
             and (connection.has_backlog or connection.commands is not None)
         ]
-        if self._refusals > MAX_REFUSALS_REPORTED:
-            more = self._refusals - MAX_REFUSALS_REPORTED
-            self.report(Severity.WARNING, f"{more} further refusals in this batch")
+        if self._commands_reported > MAX_COMMANDS_REPORTED:
+            more = self._commands_reported - MAX_COMMANDS_REPORTED
+            self.report(Severity.WARNING, f"{more} further refusals and the like in this batch")
         closes, events = self._closes, self._events
         self._early, self._dirty, self._closes, self._events = [], [], [], []
-        self._awake, self._refusals = {}, 0
+        self._awake, self._commands_reported = {}, 0
         return Effects(
             block,
             sends,
@@ -243,14 +244,18 @@ class Outbox:
         self, connection: Connection, message: Message, reason: str, detail: str
     ) -> None:
         """Log why a command was refused."""
-        self._refusals += 1
-        if self._refusals > MAX_REFUSALS_REPORTED:
+        shown = f"{reason}: {detail[:MAX_DETAIL_CHARACTERS]}" if detail else reason
+        self.report_command(connection, message, f"refused: {shown}")
+
+    def report_command(self, connection: Connection, message: Message, outcome: str) -> None:
+        """Log what a client has to know about its command: a limited number in a batch."""
+        self._commands_reported += 1
+        if self._commands_reported > MAX_COMMANDS_REPORTED:
             return
         what = f"{message.kind} on {quoted(message.topic)}" if message.topic else message.kind
         name = connection.name or message.client_name  # a refused logon has set none
-        text = f"{what} of connection {connection.id} {quoted(name)} refused: {reason}"
-        shown = detail[:MAX_DETAIL_CHARACTERS]
-        self.report(Severity.WARNING, f"{text}: {shown}" if detail else text)
+        origin = f"{what} of connection {connection.id} {quoted(name)}"
+        self.report(Severity.WARNING, f"{origin} {outcome}")
 
     def report_end(self, connection: Connection, reason: str, now: float) -> None:
         """Count and log the end of a connection.

@@ -52,12 +52,15 @@ class Span(NamedTuple):
         last_position: Its last position; `None` for no such end.
         last_us: The last time in it; `None` for no such end.
         covered: See `covered_by`.
+        asks_for_removed: Whether all that it begins after was removed with the beginning of the
+            log, so that some of what it asks for may be missing.
     """
 
     start: int
     last_position: int | None = None
     last_us: int | None = None
     covered: Mapping[int, int] = MappingProxyType({})
+    asks_for_removed: bool = False
 
 
 def covered_by(text: str) -> Mapping[int, int]:
@@ -108,7 +111,8 @@ def span_of(log: LogWriter, text: str, *, not_found: str = "now") -> Span:
         raise Refused(Reason.INVALID_BOOKMARK, "'recent' is to be resolved by the client")
     if isinstance(point, BookmarkRange):
         return _range(log, point, not_found)
-    return Span(_start(log, point, inclusive=False, not_found=not_found))
+    start, asks_for_removed = _start(log, point, inclusive=False, not_found=not_found)
+    return Span(start, asks_for_removed=asks_for_removed)
 
 
 def _range(log: LogWriter, span: BookmarkRange, not_found: str) -> Span:
@@ -116,18 +120,21 @@ def _range(log: LogWriter, span: BookmarkRange, not_found: str) -> Span:
     begin = span.begin
     if isinstance(begin, Timestamp) and not inclusive_begin:  # in a list a time is inclusive
         begin = Timestamp(min(begin.microseconds + 1, LAST_MICROSECOND))
-    start = _start(log, begin, inclusive=inclusive_begin, not_found=not_found)
+    start, asks_for_removed = _start(log, begin, inclusive=inclusive_begin, not_found=not_found)
     last_position, last_us = _end(log, span.end, inclusive=inclusive_end)
     if last_position is None and last_us is None:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"the end of {span} is not in this log")
-    return Span(start, last_position, last_us)
+    return Span(start, last_position, last_us, asks_for_removed=asks_for_removed)
 
 
 def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
     return point.items if isinstance(point, BookmarkList) else (point,)
 
 
-def _start(log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str) -> int:
+def _start(
+    log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str
+) -> tuple[int, bool]:
+    """The first position of a span, and whether all that it begins after was removed."""
     items = _items(point)
     known = [
         _position(log, item, inclusive=inclusive)
@@ -139,12 +146,11 @@ def _start(log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str) 
         known.append(found + (0 if inclusive else 1))
         known.append(_after_removed(log, items))
     if known:
-        return min(known)
-    if not items or not_found == "epoch":
-        return log.journal.first_position
-    if not_found == "fail":
+        return min(known), False
+    if not_found == "fail" and items:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
-    return log.position
+    at_epoch = not_found == "epoch" or not items
+    return log.journal.first_position if at_epoch else log.position, bool(_removed(log, items))
 
 
 def _after_removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> int:
@@ -152,16 +158,22 @@ def _after_removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Time
 
     Without it, what follows them before the first one that was found would be skipped.
     """
-    journal = log.journal
-    if journal.first_position == 1 or len(items) == 1:
+    if len(items) == 1:
         return log.position
+    return log.journal.first_after(_removed(log, items)) or log.position
+
+
+def _removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> dict[int, int]:
+    """The messages of a list that were removed with the beginning of the log."""
+    journal = log.journal
+    if journal.first_position == 1:
+        return {}
     highest = journal.highest_before(journal.first_position)
-    removed = {
+    return {
         item.publisher_id: item.sequence
         for item in items
         if isinstance(item, Bookmark) and item.sequence <= highest.get(item.publisher_id, -1)
     }
-    return journal.first_after(removed) or log.position
 
 
 def _position(log: LogWriter, item: Epoch | Now | Timestamp, *, inclusive: bool) -> int:

@@ -367,6 +367,9 @@ class Subscribing:
         )
         if request.top_n is not None and isinstance(parse_bookmark(message.bookmark), Now):
             raise Refused(Reason.INVALID_OPTIONS, "top_n needs a bookmark other than now")
+        if span.asks_for_removed:
+            begins = f"begins at position {span.start}: what it asks to begin after was removed"
+            self._outbox.report_command(connection, message, begins)
         return span
 
     def _confirm(self, connection: Connection, message: Message, sub_id: str) -> None:

@@ -284,6 +284,7 @@ class Queue:
         for lease in list(self._held[consumer.number].values()):
             self._end_lease(lease)
         del self._held[consumer.number], self.consumers[consumer.number]
+        self._changed.pop(consumer.number, None)  # an idle queue never asks for them
         self._dirty[self] = None
 
     def _leave_selector(self, number: int) -> None:

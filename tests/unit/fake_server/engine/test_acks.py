@@ -8,7 +8,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.acks import BEAT, ack, failure_ack, name_in_use_ack, requested
 from haclient_fake_server.engine.filters.bodies import MAX_FIELDS
-from haclient_fake_server.engine.outbox import MAX_REFUSALS_REPORTED
+from haclient_fake_server.engine.outbox import MAX_COMMANDS_REPORTED
 from haclient_fake_server.engine.settings import SowTopic
 from haclient_fake_server.engine.sow import delta
 from support.engine import World, decode
@@ -169,7 +169,7 @@ def test_the_log_describes_a_limited_number_of_refusals() -> None:
     world = World()
     peer = world.client()
     peer.send_all([encode_frame({"c": "subscribe", "cid": "1", "t": "("})] * 1000)
-    assert len(world.events) == MAX_REFUSALS_REPORTED + 1
+    assert len(world.events) == MAX_COMMANDS_REPORTED + 1
     assert "980 further refusals" in world.events[-1]
 
 

@@ -79,6 +79,30 @@ def test_a_list_with_a_message_that_was_removed_skips_nothing_after_it(
         assert replayed == bookmarks[37:]
 
 
+@pytest.mark.row("TL10")
+@pytest.mark.parametrize("not_found", ["now", "epoch", "fail"])
+def test_a_subscription_after_what_was_removed_is_refused_or_reported(not_found: str) -> None:
+    journal = JournalFiles(Path("/log"), RecordingDisk(), segment_bytes=4096, instance_id=1)
+    world = World(journal=journal)
+    publisher, reader = world.client("publisher"), world.client("reader")
+    for sequence in range(1, 41):
+        publisher.publish(sequence, b"x" * 300)
+    reader.subscribe("all", bm="0")
+    bookmarks = [message.bookmark for message in reader.take() if message.kind == "p"]
+    while journal.has_unsealed:
+        journal.seal()
+    journal.remove_files(journal.forget_oldest())
+    options = f"bookmark_not_found={not_found}"
+    reader.subscribe("left", bm=f"{bookmarks[0]},{bookmarks[36]}", opts=options)
+    assert not world.events
+    reader.take()
+    reader.subscribe("late", bm=bookmarks[0], opts=options)
+    (answer, *_), (event,) = reader.take(), world.events
+    assert answer.status == ("failure" if not_found == "fail" else "success")
+    words = {"fail": "bookmark not found", "epoch": f"begins at position {journal.first_position}"}
+    assert words.get(not_found, "begins at position 41") in event
+
+
 def test_a_list_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span, "MAX_BOOKMARKS", 3)
     reader = World().client("reader")

@@ -307,6 +307,15 @@ def test_the_memory_of_deadlines_is_given_back(monkeypatch: pytest.MonkeyPatch) 
     assert len(queue._expirations._heap) <= 22
 
 
+def test_a_queue_without_messages_forgets_consumers_that_have_left() -> None:
+    world = QueueWorld()
+    for _ in range(3):
+        worker = world.consumer()
+        assert numbers(worker) == []
+        worker.close()
+    assert not world.queue()._changed
+
+
 def test_the_counts_of_deliveries_and_cancels_are_kept_while_a_message_waits() -> None:
     world = QueueWorld(max_deliveries=3, max_cancels=5)
     world.publish_numbers(1)
