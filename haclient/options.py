@@ -180,7 +180,8 @@ class Settings:
             client owns it and closes it.
         ack_batch_size: How many acknowledgements of queue messages are sent together; a third of
             the backlog by default, never more than the server has granted.
-        ack_timeout: Seconds that an acknowledgement waits for others; 0 sends each at once.
+        ack_timeout: Seconds that an acknowledgement waits for others, at most a tenth of a lease
+            that the server names; 0 sends each at once.
         ssl_context: Certificates and trust for `tcps` servers, instead of what their URIs say
             (`ca`, `cert`, `key`, `verify`).
         preflight_headers: More headers for the HTTP upgrade that passes a proxy. Any make each

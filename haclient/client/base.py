@@ -550,7 +550,8 @@ class BaseClient(PublishingClient):
 
         * `"cancel"` gives it back, after a delay that doubles with each failure of this message
           in this subscription, from 0.1 to 30 seconds; during the delay it counts towards the
-          backlog;
+          backlog, so messages that always fail need a limit (`expire_after`, or `max_deliveries` of
+          the queue): as many as the backlog would hold up all others;
         * `"expire"` removes it as expired;
         * `DeadLetter(topic)` publishes a copy, and acknowledges the message once that is persisted;
         * a callable gets message and error, and may acknowledge, cancel or expire the message,

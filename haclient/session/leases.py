@@ -434,6 +434,7 @@ MAX_COUNTED: Final = 10_000
 MAX_EXTENDED: Final = 10_000
 """Extended leases that are recorded before the ended ones are removed."""
 
+_WAIT_OF_LEASE: Final = 0.1  # an acknowledgement that waits for others is to come before its end
 _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
 
 
@@ -604,6 +605,8 @@ class QueueLeases:
                 "the server grants the queue %s a backlog of 0, so it may send no message: allow a "
                 "backlog at the server",
             )
+        most_s = math.inf if grant.lease_s is None else grant.lease_s * _WAIT_OF_LEASE
+        self.batch.timeout_s = min(self.acks.timeout_s, most_s)
         self.batch.limit = batch_limit(self.acks.batch_size, grant.backlog, self.batch.timeout_s)
         if self.batch.count >= self.batch.limit:  # the server may send nothing before it has these
             self.acks.send_batch(self.batch)

@@ -55,8 +55,9 @@ class QueueHandlerOptions(TypedDict, total=False):
         workers: How many handlers run at the same time, 1 by default; `max_backlog` should be
             larger.
         key: With several workers, a function of a message: messages with equal keys are handled in
-            order, one at a time.
-        cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends.
+            order, one at a time; one that is given back is handled after later ones of its key.
+        cancel_at_lease_end: Whether a handler is cancelled when the lease of its message ends. In a
+            thread, as with `haclient.blocking`, only its calls of the client are.
         extend_lease: While a handler runs, the lease of its message is extended by so many seconds,
             each time that half of it is over; `None`, the default, to extend none.
     """

@@ -258,6 +258,16 @@ def test_a_late_acknowledgement_is_sent_at_once(world: LeaseWorld) -> None:
     assert (world.take(), world.acks.dropped) == ([("7|1|", "")], 0)
 
 
+@pytest.mark.row("QC5")
+def test_no_acknowledgement_waits_for_others_until_its_lease_has_ended(world: LeaseWorld) -> None:
+    world.acks.timeout_s = 60.0
+    world.leases.granted("max_backlog=9,lease=10.0")
+    world.receive(1)[0].ack()
+    assert world.acks.due_at == world.now + 1.0
+    world.leases.granted("max_backlog=9")
+    assert world.leases.batch.timeout_s == 60.0
+
+
 @pytest.mark.row("QC14")
 def test_a_server_that_confirms_nothing_fills_no_memory(world: LeaseWorld) -> None:
     world.leases.granted("max_backlog=1")
