@@ -19,6 +19,9 @@ disk fails: that may pass."""
 MAX_RETRY_S: Final = 60.0
 """The longest wait before it is tried again; the first is a second, and each doubles it."""
 
+_LONGEST_WAIT: Final = 7
+"""The first attempt with that wait behind it."""
+
 
 class Retries:
     """Runs the deadlines, so that a fault of one does not end the broker.
@@ -60,10 +63,12 @@ class Retries:
             error: The fault.
         """
         what, clock = _text_of(key), self._clock
-        attempts = self._attempts[key] = self._attempts[key] + 1
-        wait_s = min(2.0 ** min(attempts - 1, MAX_ATTEMPTS), MAX_RETRY_S)
-        is_passing = isinstance(error, StoreError) and not isinstance(error, StoreCorrupt)
-        if attempts >= MAX_ATTEMPTS and not is_passing:
+        attempts = self._attempts[key] + 1
+        if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
+            attempts = min(attempts, _LONGEST_WAIT)  # of the disk; damage may be seen after it
+        self._attempts[key] = attempts
+        wait_s = min(2.0 ** (attempts - 1), MAX_RETRY_S)
+        if attempts >= MAX_ATTEMPTS:
             what += f": given up until the next start, after {attempts} attempts"
             wait_s = math.inf
         clock.timers.hold(key, clock.now + wait_s)  # something else may set it meanwhile

@@ -621,7 +621,9 @@ class JournalFiles(JournalReader):
         # readable.
         if segment.file is not None or self._places.exists(number):
             return True
-        self._check_there(self._places.path(number).parent)
+        if self._places.is_archived(number):  # as at a start; it may be copied back just now
+            raise StoreError(f"{self._places.path(number)}: is away: bring it back")
+        self._check_there(self._directory)
         return False
 
     def _check_there(self, directory: Path) -> None:

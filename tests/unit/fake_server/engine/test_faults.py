@@ -19,7 +19,7 @@ from haclient_fake_server.engine.settings import QueueTopic, SowTopic
 from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import segment_name
 from haclient_stores.disk.files import RealDisk
-from haclient_stores.errors import StoreError
+from haclient_stores.errors import StoreCorrupt, StoreError
 from support.engine import Peer, World
 from support.queue_engine import QueueWorld, acknowledge, delivered, numbers
 
@@ -294,3 +294,22 @@ def test_a_queue_goes_on_after_a_long_outage_of_the_disk(monkeypatch: pytest.Mon
     world.advance(60.0)
     assert numbers(worker) == [1]
     assert [row["is_stopped"] for row in world.engine.rows("queues", world.now)] == [False]
+
+
+def test_a_queue_goes_on_after_an_outage_of_the_disk_that_ends_with_a_file_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = QueueWorld()
+    world.publish_numbers(1)
+
+    def in_part(*_: object) -> None:
+        raise StoreCorrupt(Path("/archive/journal.00000001"), 4096, "the file ends before its data")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MessageReader, "content", unreadable)
+        worker = world.consumer()
+        world.advance(600.0)
+        patch.setattr(MessageReader, "content", in_part)
+        world.advance(60.0)
+    world.advance(60.0)
+    assert numbers(worker) == [1]

@@ -92,6 +92,19 @@ def test_an_archived_segment_is_replayed_also_by_the_next_start(tmp_path: Path) 
     assert positions(opened(tmp_path)) == before
 
 
+@pytest.mark.row("TL8")
+def test_an_archived_file_that_is_missing_is_away_and_was_not_removed(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    copy(journal, 1, compress=False)
+    file, away = tmp_path / ARCHIVE / segment_name(1), tmp_path / "away"
+    file.rename(away)  # as while the archive is copied back, with its lock first
+    with pytest.raises(StoreError, match=f"{file.name}: is away"):
+        journal.has_segment(1)
+    away.rename(file)
+    assert journal.has_segment(1)
+    journal.close()
+
+
 @pytest.mark.row("TL9")
 @pytest.mark.parametrize("archived_first", [True, False])
 def test_a_compressed_segment_is_replayed_and_any_program_can_read_it(
