@@ -7,7 +7,7 @@ store says, and `replace` is omitted, since there is nothing to replace yet.
 The file of a `FileSubscriptionManager` has one line for each change: the CRC-32 of the rest in
 hexadecimal, a blank, and JSON. The first line is
 `{"haclient-subscriptions":1,"client":NAME}`. Each further line is an entry,
-`{"sub_id":...,"fields":{...},"body":...,"acks":...}` with the body in Base64, or
+`{"sub_id":...,"fields":{...},"body":...,"acks":...,"is_stream":...}` with the body in Base64, or
 `{"removed":SUB_ID}`. A last line without its line feed was torn by a
 crash and is dropped, since no caller has seen its change succeed; the first line is written whole,
 and any other damage is an error. The lock file `PATH.lock` beside it is held by the process that
@@ -61,12 +61,14 @@ class Entry:
         body: The body of its command.
         acks: The ack types that the application asked for, separated by commas; these acks are
             delivered like messages. `fields` also has those that the client itself asks for.
+        is_stream: Whether a stream reads it. The next process opens a new one: nothing restores it.
     """
 
     sub_id: str
     fields: dict[str, str | int]
     body: bytes = b""
     acks: str = ""
+    is_stream: bool = False
 
 
 class SubscriptionManager(Protocol):

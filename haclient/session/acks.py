@@ -5,9 +5,10 @@ arrives instead, or the connection is lost. Acks are matched by command id first
 user did not request is dropped here, and a requested one also goes to the command's subscription.
 
 Several commands that change active subscriptions may be on their way for one subscription. What is
-in force afterwards follows from the order in which they were sent (`PauseState`), so it is noted as
-each answer arrives, and not when the task that waits for it runs. The answer counts as well when
-nobody waits for it any more, since the server has carried the command out all the same.
+in force afterwards follows from the order in which they were sent (`haclient.session.pauses`), so
+it is noted as each answer arrives, and not when the task that waits for it runs. The answer counts
+as well when nobody waits for it any more, since the server has carried the command out all the
+same.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from haclient.errors import (
 )
 from haclient.protocol.commands import command_error
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import PauseChange, Router, SubscribeRequest, Subscription
+from haclient.session.pauses import PauseChange
+from haclient.session.subscriptions import Router, SubscribeRequest, Subscription
 
 _DISCONNECT_REASONS: Final[tuple[tuple[str, type[HAClientError], str], ...]] = (
     ("name in use", NameInUse, "another connection has taken this client name"),

@@ -69,7 +69,8 @@ class KeptSubscriptions:
         self._by_id[subscription.sub_id] = subscription
         self._by_query[subscription.query_id] = subscription
         acks = ",".join(sorted(request.user_acks))
-        self._manager.add(Entry(subscription.sub_id, dict(request.fields), request.body, acks))
+        sub_id, is_stream = subscription.sub_id, subscription.queue.is_stream
+        self._manager.add(Entry(sub_id, dict(request.fields), request.body, acks, is_stream))
 
     def changed(self, subscription: Subscription) -> None:
         """Note the later command of a subscription, unless it has ended."""
@@ -259,6 +260,8 @@ def restorable(
     """
     check_word("others", others, ("refuse", "keep", "drop"))
     entries = [entry for entry in manager.entries() if entry.sub_id not in active]
+    streams = [each.sub_id for each in entries if each.is_stream and each.sub_id not in handlers]
+    entries = [each for each in entries if not each.is_stream or each.sub_id in handlers]
     without = [entry.sub_id for entry in entries if entry.sub_id not in handlers]
     if without and others == "refuse":
         more = "" if len(without) <= _MAX_NAMED else f" and {len(without) - _MAX_NAMED} more"
@@ -269,9 +272,9 @@ def restorable(
         )
     wanted = [entry for entry in entries if entry.sub_id in handlers]
     restored = [_restored(entry, queues, store) for entry in wanted]
-    if others == "drop":
-        for sub_id in without:
-            manager.remove(sub_id)
+    dropped = without if others == "drop" else []
+    for sub_id in (*dropped, *streams):  # those of a process that was killed
+        manager.remove(sub_id)
     return restored
 
 

@@ -131,6 +131,11 @@ class MessageQueue(SubscriptionQueue):
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
         self.status: ConnectionStatus | None = None  # of the client, for whoever runs handlers
 
+    @property
+    @override
+    def is_stream(self) -> bool:
+        return self._may_raise
+
     # -- the reader's side ------------------------------------------------
 
     @override

@@ -131,9 +131,7 @@ def _items(point: RangeEnd) -> tuple[Epoch | Now | Bookmark | Timestamp, ...]:
     return point.items if isinstance(point, BookmarkList) else (point,)
 
 
-def _start(
-    log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str
-) -> tuple[int, bool]:
+def _start(log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str) -> tuple[int, bool]:
     """The first position of a span, and whether all that it begins after was removed."""
     items = _items(point)
     known = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from haclient.session.subscriptions import MAX_UNANSWERED, PauseChange, PauseState
+from haclient.session.pauses import MAX_UNANSWERED, PauseChange, PauseState
 
 pytestmark = pytest.mark.row("CC23", "BS9")
 

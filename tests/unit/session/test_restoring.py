@@ -116,3 +116,15 @@ def test_only_acks_of_the_application_are_asked_for() -> None:
     for sub_id, acks in (("without", ""), ("with", "stats")):
         manager.add(Entry(sub_id, {**fields, "sub_id": sub_id, "bm": "0"}, acks=acks))
     assert [each.ack_type for each in commands(manager, "with", "without")] == ["", "stats"]
+
+
+def test_what_a_stream_has_read_is_not_restored_and_forgotten_unless_it_gets_a_handler() -> None:
+    manager = remembered(("b", ""))
+    for sub_id in ("4", "audit"):
+        fields: dict[str, str | int] = {"c": "subscribe", "t": "orders", "sub_id": sub_id}
+        manager.add(Entry(sub_id, fields | {"bm": "0"}, is_stream=True))
+    with pytest.raises(UsageError, match="no handler for 'b': "):
+        commands(manager)
+    assert [each.sub_id for each in manager.entries()] == ["b", "4", "audit"]
+    assert [each.sub_id for each in commands(manager, "b", "audit")] == ["b", "audit"]
+    assert [each.sub_id for each in manager.entries()] == ["b", "audit"]

@@ -21,7 +21,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
-from haclient.session.subscriptions import MAX_UNANSWERED
+from haclient.session.pauses import MAX_UNANSWERED
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
 from haclient.transport.subscription_changes import timeout_of
 from haclient_stores.bookmark import EPOCH
