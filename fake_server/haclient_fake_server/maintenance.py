@@ -67,6 +67,8 @@ class JournalMaintenance:
             raise UsageError(f"{action}: the broker has no journal on disk")
         segment = journal.segments.get(number)
         if segment is None:
+            if action == "remove" and journal.is_forgotten(number):
+                return journal  # its removal has failed half way
             raise UsageError(f"{action} {name}: the log has no such segment")
         if not segment.manifest.sealed:
             raise ConflictError(f"{action} {name}: it is still written")
@@ -117,7 +119,9 @@ class JournalMaintenance:
             await trio.to_thread.run_sync(journal.finish_copy, number)
 
     async def _remove(self, journal: JournalFiles, number: int) -> None:
-        await trio.to_thread.run_sync(journal.remove_files, number - 1)  # what has failed earlier
+        await trio.to_thread.run_sync(journal.remove_files, number)  # what has failed earlier
+        if number not in journal.segments:
+            return
         self._open_journal("remove", number)
         position = journal.segments[number].manifest.next_position
         topics = self._hub.sow_snapshot()

@@ -315,7 +315,11 @@ class JournalFiles(JournalReader):
                 raise StoreCorrupt(path, begin + usable, "a block is cut short")
             pending = pending[usable:]
 
-        return self._places.copy(number, self._segments[number].end, compress=compress, check=check)
+        end = self._segments[number].end
+        path = self._places.copy(number, end, compress=compress, check=check)
+        if path.parent != self._directory:  # before it is used: what fails is done again as a whole
+            self._note_archived(number, archived=True)
+        return path
 
     def is_archived(self, number: int) -> bool:
         """Whether a segment is in the archive."""
@@ -340,9 +344,6 @@ class JournalFiles(JournalReader):
         Raises:
             StoreError: The disk failed. Both files stay; either of them serves.
         """
-        archived = self._places.is_archived(number)
-        if archived:
-            self._note_archived(number, archived=True)
         self._places.remove_others(number)
 
     def forget_oldest(self) -> int:
@@ -356,6 +357,10 @@ class JournalFiles(JournalReader):
         self._forget_file(self._segments.pop(number))
         self._forgotten.append(number)
         return number
+
+    def is_forgotten(self, number: int) -> bool:
+        """Whether `remove_files` has still to remove files of a dropped segment."""
+        return number in self._forgotten
 
     def remove_files(self, number: int) -> None:
         """Remove the files of the dropped segments up to this one; may run in a thread.
