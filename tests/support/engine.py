@@ -109,6 +109,7 @@ class World:
     Args:
         start_id: Which start of a log it is.
         journal: Its log; a new one in memory by default.
+        now: The time when it begins, in seconds.
         settings: Of `EngineSettings`.
     """
 
@@ -117,11 +118,12 @@ class World:
         *,
         start_id: int = 0,
         journal: MemoryJournal | JournalFiles | None = None,
+        now: float = 100.0,
         **settings: object,
     ) -> None:
         self.settings = EngineSettings(**settings)  # type: ignore[arg-type]  # checked by its users
         self.journal = MemoryJournal(start_id) if journal is None else journal
-        self.now = 100.0
+        self.now = now
         self.peers: dict[int, Peer] = {}
         self.events: list[str] = []
         self.progress: ReplicationProgress | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
@@ -38,6 +39,9 @@ class QueueWorld(World):
         start_id: Another number for each start.
         is_synced: Whether each block is synced before anything is sent.
         queues: The queues.
+        segment_bytes: Size of a segment of the journal.
+        archive: The directory of archived segments; `None` for none.
+        settings: As for `World`.
 
     Attributes:
         disk: The file system.
@@ -53,16 +57,24 @@ class QueueWorld(World):
         start_id: int,
         is_synced: bool,
         queues: tuple[QueueTopic, ...] = QUEUES,
+        segment_bytes: int = SEGMENT_BYTES,
+        archive: Path | None = None,
+        **settings: Any,  # noqa: ANN401  # of `EngineSettings`
     ) -> None:
         self.files = JournalFiles(
-            DIRECTORY, disk, segment_bytes=SEGMENT_BYTES, instance_id=1, start_id=start_id
+            DIRECTORY,
+            disk,
+            segment_bytes=segment_bytes,
+            instance_id=1,
+            start_id=start_id,
+            archive=archive,
         )
         self.disk = disk
         self.point_file = QueuePointFile(DIRECTORY, disk, log_starts=self.files.log_starts)
         kept = [(each.name, each.message_type) for each in queues if each.file_backed]
         self.snapshot_files = QueueSnapshotFiles(DIRECTORY, disk, self.files, queues=kept)
         self._is_synced = is_synced
-        super().__init__(journal=self.files, queues=queues)
+        super().__init__(journal=self.files, queues=queues, **settings)
 
     @override
     def write(self, effects: Effects) -> None:
@@ -86,9 +98,9 @@ class QueueWorld(World):
         peer.send(c="subscribe", cid="1", sub_id="1", t=queue, opts="max_backlog=100")
         return peer
 
-    def available(self, queue: str) -> set[str]:
+    def available(self, queue: str, **logon: str) -> set[str]:
         """The bookmarks of the messages that a queue could deliver now."""
-        peer = self.client("browser")
+        peer = self.client("browser", **logon)
         peer.send(c="sow", cid="2", query_id="2", t=queue, opts="top_n=100000")
         found = {each.bookmark for each in peer.take() if each.kind == "sow"}
         peer.close()

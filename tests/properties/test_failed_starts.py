@@ -1,0 +1,266 @@
+"""Whichever read of its files fails once, a broker that starts has all or says what is wrong.
+
+The broker is a real one. Its journal and what is next to it are on a disk in memory, but for the
+records of file-backed topics: SQLite has those in a directory.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+import trio
+import trio.testing
+from typing_extensions import override
+
+from haclient.protocol.codec import encode_frame
+from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
+from haclient_fake_server.journal import sow_database
+from haclient_fake_server.offline_queue import OfflineQueue
+from haclient_fake_server.server import BrokerServer
+from haclient_stores.errors import StoreError
+from support.engine import START_US, decode
+from support.read_faults import (
+    PUBBER,
+    SEGMENT_BYTES,
+    ReadFaultDisk,
+    body,
+    check_each_read,
+    number,
+    small_reads,
+)
+
+T = TypeVar("T")
+TOPICS: Final = "orders", "kept"
+SOW: Final = (
+    SowTopic("orders", ("/n",)),
+    SowTopic("kept", ("/n",), file_backed=True),
+)
+QUEUES: Final = (
+    QueueTopic(name="work", topics=("orders",)),
+    QueueTopic(name="paged", topics=("kept",), file_backed=True, priority="/p"),
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_reads(monkeypatch)
+    connect = sow_database._connect
+
+    def connect_without_sync(path: Path) -> sqlite3.Connection:  # nobody loses power here
+        database = connect(path)
+        database.execute("pragma synchronous = off")
+        return database
+
+    monkeypatch.setattr(sow_database, "_connect", connect_without_sync)
+
+
+class StartDisk(ReadFaultDisk):
+    """A disk of which each read of any file counts."""
+
+    @override
+    def _counts(self, path: Path) -> bool:
+        return path.suffix not in {".lock", ".new"}
+
+
+class _Session:
+    """A connection whose other end reads nothing."""
+
+    unsent_bytes = 0
+    offline_bytes = 0
+    is_offline = False
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_over = False
+
+    def put(self, data: bytes) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
+
+    def take_offline(self, queue: OfflineQueue) -> None:
+        raise NotImplementedError
+
+    def finish_slow_client(self, detail: str = "") -> None:
+        raise NotImplementedError
+
+    def cut(self, reason: str) -> None:
+        raise NotImplementedError
+
+    def finish(self, reason: str) -> None:
+        assert reason == "internal error"
+        self.is_over = True
+
+
+class Home:
+    """The files of a broker, and its processes one after the other.
+
+    Args:
+        disk: The files but one.
+        directory: Where the records of file-backed topics are.
+    """
+
+    def __init__(self, disk: ReadFaultDisk, directory: Path) -> None:
+        self.disk = disk
+        self._directory = directory
+        self._now_us = self._copied_us = START_US
+        self._copy = directory.with_name("copy")
+        self._config = BrokerConfig(
+            listen=(),
+            data_dir=directory,
+            archive_dir=Path("/archive"),
+            segment_bytes=SEGMENT_BYTES,
+            sow_topics=SOW,
+            queues=QUEUES,
+        )
+
+    def copy(self) -> None:
+        """Keep the records of file-backed topics as they are now, for `restore`."""
+        shutil.copytree(self._directory, self._copy)
+        self._copied_us = self._now_us
+
+    def restore(self) -> None:
+        """Have the records as they were when they were copied."""
+        shutil.rmtree(self._directory)
+        shutil.copytree(self._copy, self._directory)
+        self._now_us = self._copied_us
+
+    def server(self) -> BrokerServer:
+        self._now_us += 1000 * 1_000_000  # by as much later is each process
+        now_us = self._now_us
+        return BrokerServer(
+            self._config, disk=self.disk, wall_clock_us=lambda: now_us, start_id=lambda: now_us
+        )
+
+
+def send(server: BrokerServer, name: str, commands: list[bytes]) -> None:
+    """Send commands, each again where the connection has ended with it."""
+    hub = server._entered()
+    logon = encode_frame({"c": "logon", "client_name": name}, b"")
+    waiting = commands[::-1]
+    while waiting:
+        session = _Session(hub.next_number())
+        hub.accepted(session, peer="test")
+        hub.received(session, decode(logon))
+        while waiting:
+            hub.received(session, decode(waiting[-1]))
+            while hub.pump(session):  # a delete may take several steps
+                pass
+            if session.is_over:
+                break
+            waiting.pop()
+        hub.disconnected(session)
+
+
+def publish(server: BrokerServer, first: int, last: int) -> None:
+    commands = [
+        encode_frame({"c": "p", "t": topic, "s": 2 * n + more}, body(n))
+        for n in range(first, last + 1)
+        for more, topic in enumerate(TOPICS)
+    ]
+    send(server, "pubber", commands)
+
+
+def remove(server: BrokerServer, *numbers: int) -> None:
+    """Messages leave the queues, and the file-backed topic."""
+    commands: list[dict[str, str | int]] = []
+    for n in numbers:
+        for more, queue in enumerate(QUEUES):
+            mark = f"{PUBBER}|{2 * n + more}|"
+            commands.append({"c": "sow_delete", "t": queue.name, "bm": mark})
+        commands.append({"c": "sow_delete", "t": "kept", "filter": f"/n = {n}"})
+    send(server, "worker", [encode_frame(each, b"") for each in commands])
+
+
+def state(server: BrokerServer) -> dict[str, object]:
+    """What a broker knows."""
+    engine = server._entered()._engine
+    routes = engine._routes
+    found: dict[str, object] = {
+        "position": engine.next_position,
+        "seen": [each.seen for each in engine._log.publishers if each.id == PUBBER],
+    }
+    for topic in routes.sow:
+        assert all(each.body == body(number(each.body)) for each in topic)
+        found[topic.name] = sorted(number(each.body) for each in topic)
+    for queue in routes.queues:
+        found[queue.settings.name] = [*queue.table.positions()]
+    return found
+
+
+async def wait(seconds: float) -> None:
+    """Let time pass, with what threads do meanwhile."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    threads = trio.to_thread.current_default_thread_limiter()
+    clock.jump(seconds)
+    idle = 0
+    while idle < 5:
+        await trio.lowlevel.checkpoint()
+        idle = 0 if threads.borrowed_tokens else idle + 1
+
+
+async def fill(home: Home, count: int, *, is_killed: bool) -> ReadFaultDisk:
+    """The disk after a process that has written all of its files, and has then gone on."""
+    async with home.server() as server:
+        publish(server, 1, count)
+        remove(server, 1, 2)
+        for _ in range(7):
+            await wait(10.0)
+        publish(server, count + 1, count + 3)
+        remove(server, 3, count + 1)
+        if is_killed:
+            home.copy()
+            return StartDisk(home.disk)
+    home.copy()
+    return StartDisk(home.disk)
+
+
+async def start_story(home: Home, count: int) -> dict[str, object]:
+    """A process starts, writes its files, and ends; then the next one starts."""
+    home.disk.is_counting = True
+    for _ in range(2):
+        try:
+            async with home.server() as server:
+                publish(server, count + 4, count + 5)
+                remove(server, 4, count + 4)
+                for _ in range(2):
+                    await wait(10.0)
+            break
+        except StoreError:
+            home.disk.release_locks()
+    home.disk.is_counting = False
+    async with home.server() as server:
+        return state(server)
+
+
+def run(main: Callable[..., Awaitable[T]], *arguments: object, **keywords: object) -> T:
+    """Run something in a time that stands still."""
+    return trio.run(partial(main, *arguments, **keywords), clock=trio.testing.MockClock())
+
+
+@pytest.mark.parametrize(
+    ("is_killed", "count"),
+    [(True, 8), *(pytest.param(each, 24, marks=pytest.mark.full) for each in (True, False))],
+)
+def test_a_start_has_all_or_says_what_is_wrong(
+    count: int, *, is_killed: bool, tmp_path: Path
+) -> None:
+    directory = tmp_path / "log"
+    directory.mkdir()
+    home = Home(StartDisk(), directory)
+    before = run(fill, home, count, is_killed=is_killed)
+
+    def tell(disk: ReadFaultDisk) -> dict[str, object]:
+        home.disk = disk
+        home.restore()
+        return run(start_story, home, count)
+
+    check_each_read(before, tell, at_least=40)
