@@ -165,7 +165,8 @@ class HAClient(BaseClient):
         still at the old one. A `MovingServerChooser` may move the client again.
 
         Args:
-            uri: The connection string of the new server; it need not be one of the chooser's.
+            uri: The connection string of the new server; it need not be one of the chooser's. The
+                client logs on with the authenticator of its present server.
             timeout: Seconds for the check of the new server; `None` waits for as long as it takes.
                 Each further step takes `connect_timeout` at most.
 

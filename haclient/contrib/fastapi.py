@@ -18,7 +18,8 @@
 have ended, without a limit by default, and only then ends the lifespan of the application. A
 response of server-sent events has no end of its own. So the lifespan watches SIGTERM and SIGINT,
 which the server still gets, and closes the streams at once: their responses end, then the lifespan,
-then the client, in order.
+then the client, in order. A response that a browser does not read cannot end: limit that wait
+(`uvicorn --timeout-graceful-shutdown`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import asyncio  # noqa: TID251  # FastAPI runs in it
 import re
 import signal
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Final
@@ -46,6 +47,9 @@ EVENT_STREAM: Final = "text/event-stream"
 OPEN_TIMEOUT_S: Final = 5.0
 KEEP_ALIVE_S: Final = 15.0
 """Proxies close connections on which nothing is sent, often after a minute."""
+
+SEND_LIMIT_S: Final = 15.0
+"""A browser that reads nothing fills its stream, which would hold up the client for all others."""
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")  # each of them ends a field
 
@@ -82,7 +86,7 @@ class Lifespan:
         self._client: HAClient | None = None
         self._streams: set[MessageStream] = set()
         self._is_ending = False
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = set[asyncio.Task[None]]()
 
     def __call__(self, app: object) -> AbstractAsyncContextManager[None]:
         """The context manager that the application enters when it starts.
@@ -107,7 +111,7 @@ class Lifespan:
                 yield
         finally:
             self._is_ending = True
-            await self._close_streams()
+            await _close(list(self._streams))
             await self.aclose()
 
     async def get(self) -> HAClient:
@@ -168,11 +172,11 @@ class Lifespan:
 
     def _end_streams(self) -> None:
         self._is_ending = True
-        self._closing = asyncio.ensure_future(self._close_streams())
+        self._close_soon(self._streams)
 
-    async def _close_streams(self) -> None:
-        for stream in list(self._streams):
-            await stream.aclose()
+    def _close_soon(self, streams: Iterable[MessageStream]) -> None:
+        self._closing.add(task := asyncio.ensure_future(_close(list(streams))))
+        task.add_done_callback(self._closing.discard)
 
     async def events(
         self,
@@ -180,18 +184,22 @@ class Lifespan:
         *,
         event: Callable[[Message], str] | None = None,
         keep_alive: float = KEEP_ALIVE_S,
+        send_limit: float = SEND_LIMIT_S,
     ) -> AsyncGenerator[str]:
         """The messages of a stream as server-sent events, for `StreamingResponse`.
 
-        They end when the web server shuts down, when the stream ends, and when the response is
-        cancelled because the browser disconnected. Each of these unsubscribes the stream. A plain
-        stream also ends with its connection; the `EventSource` of a browser then connects again.
+        They end when the web server shuts down, when the stream ends, when the response is
+        cancelled because the browser disconnected, and when the browser does not read. Each of
+        these unsubscribes the stream. A plain stream also ends with its connection; the
+        `EventSource` of a browser then connects again.
 
         Args:
             stream: The stream, not opened.
             event: Returns the text of an event, with the empty line that ends it; by default
                 `server_sent_event` of the body.
             keep_alive: Seconds without a message after which a comment is sent.
+            send_limit: Seconds that the browser may take for one event. Meanwhile its messages
+                wait in the client, which reads no others once they are `max_queued_bytes`.
 
         Yields:
             Events and comments.
@@ -199,19 +207,29 @@ class Lifespan:
         if self._is_ending:
             return
         self._streams.add(stream)
+        loop = asyncio.get_running_loop()
         try:
             with suppress(DisconnectedError):
                 await stream.open()
                 async for message in stream.with_timeout(keep_alive):
-                    if message is None:
-                        yield ": keep-alive\n\n"
-                    else:
-                        yield event(message) if event else server_sent_event(message.text)
+                    text = ": keep-alive\n\n"
+                    if message is not None:
+                        text = event(message) if event else server_sent_event(message.text)
+                    late = loop.call_later(send_limit, self._close_soon, [stream])
+                    try:
+                        yield text
+                    finally:
+                        late.cancel()
                     if self._is_ending:  # meanwhile, and the client may be closed
                         return
         finally:
             self._streams.discard(stream)
             await stream.aclose()
+
+
+async def _close(streams: Iterable[MessageStream]) -> None:
+    for stream in streams:
+        await stream.aclose()
 
 
 def server_sent_event(data: str, *, event: str = "", event_id: str = "") -> str:

@@ -23,6 +23,7 @@ from haclient.errors import (
     ProtocolError,
     TimedOut,
     UsageError,
+    failure_text,
 )
 from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator
@@ -144,7 +145,7 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         patience: Seconds to wait while every server is refused, at most 45.
         check_every: Seconds between two rounds of questions; less than what a server waits before
             it downgrades another one.
-        ask: Gets the content of a URL within so many seconds.
+        ask: Gets the content of a URL within so many seconds; any error is one of that server.
 
     Raises:
         UsageError: A URI or a URL is wrong, or a number cannot be.
@@ -258,11 +259,12 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
     async def _ask_one(self, address: str, url: str) -> None:
         try:
             name, reports = parse_replication(await self._ask(f"{url}{PATH}", ASK_LIMIT_S))
-        except (HAClientError, OSError) as error:  # it is down, or has no such interface
+        except Exception as error:  # it is down, say; of any kind, by an `ask`
             # Once, and as a warning: behind a wrong URL no server would ever be refused.
             level = logging.DEBUG if url in self._mute else logging.WARNING
             self._mute.add(url)
-            _logger.log(level, "%s does not answer: its last answer counts: %s", url, error)
+            why = error if isinstance(error, HAClientError) else failure_text(error)
+            _logger.log(level, "%s does not answer: its last answer counts: %s", url, why)
         else:
             self._mute.discard(url)
             self._health.note(address, name, reports)

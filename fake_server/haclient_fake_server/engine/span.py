@@ -143,12 +143,15 @@ def _start(log: LogWriter, point: RangeEnd, *, inclusive: bool, not_found: str) 
     if found is not None:
         known.append(found + (0 if inclusive else 1))
         known.append(_after_removed(log, items))
-    if known:
+    # Every log has every time. Where that is its beginning, what was removed may be missing.
+    is_at_first = min(known, default=0) <= log.journal.first_position
+    asks_for_removed = found is None and is_at_first and bool(_removed(log, items))
+    if known and not asks_for_removed:
         return min(known), False
     if not_found == "fail" and items:
         raise Refused(Reason.BOOKMARK_NOT_FOUND, f"nothing of {point} is in this log")
-    at_epoch = not_found == "epoch" or not items
-    return log.journal.first_position if at_epoch else log.position, bool(_removed(log, items))
+    at_epoch = not_found == "epoch" or not items or known
+    return log.journal.first_position if at_epoch else log.position, asks_for_removed
 
 
 def _after_removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> int:
@@ -163,14 +166,14 @@ def _after_removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Time
 
 def _removed(log: LogWriter, items: Sequence[Epoch | Now | Bookmark | Timestamp]) -> dict[int, int]:
     """The messages of a list that were removed with the beginning of the log."""
-    journal = log.journal
-    if journal.first_position == 1:
+    journal, bookmarks = log.journal, [each for each in items if isinstance(each, Bookmark)]
+    if journal.first_position == 1 or not bookmarks:
         return {}
     highest = journal.highest_before(journal.first_position)
     return {
-        item.publisher_id: item.sequence
-        for item in items
-        if isinstance(item, Bookmark) and item.sequence <= highest.get(item.publisher_id, -1)
+        each.publisher_id: each.sequence
+        for each in bookmarks
+        if each.sequence <= highest.get(each.publisher_id, -1)
     }
 
 

@@ -3,8 +3,10 @@
 A message is copied, and acknowledged once the server has persisted the copy. So a kill at any
 moment loses no message. A copy whose original was not acknowledged in time is there, and so is the
 original, which is copied again by the next run. Copies keep the correlation id, unless it has
-characters that the protocol does not allow. A signal lets the copies that were begun be finished
-and acknowledged.
+characters that the protocol does not allow; a dead letter that returns to its queue gets back that
+of its message. A signal lets the copies that were begun be finished and acknowledged.
+
+A message that comes back as a dead letter of its copy is not moved again: it would for ever.
 
 A queue with `at-most-once` removes a message when it delivers it, so a kill would lose the message.
 Such a queue is refused if the server publishes its semantics.
@@ -13,6 +15,7 @@ Such a queue is refused if the server publishes its semantics.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -39,9 +42,12 @@ from haclient.cli.termination import ExitCode, hidden_warnings, run_until_signal
 from haclient.client import BaseClient, HAClient
 from haclient.errors import HAClientError, PublishFailed, TimedOut, UsageError
 from haclient.protocol.codec import check_correlation_id
+from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_stores.bookmark import Bookmark
 
 _IDLE_S: Final = 1.0
 """How long no message may come before the queue counts as empty."""
@@ -159,6 +165,9 @@ class Mover:
         self._consumer = consumer
         self._target = target
         self._timeout_s = timeout_s
+        self._publisher_id = publisher_id(client.name)
+        self._copies: set[Bookmark] = set()
+        self._has_warned = False
 
     async def move(self, batch: list[Message]) -> None:
         """Copy a batch. A signal waits for its end: no copy is left beside its original.
@@ -168,6 +177,7 @@ class Mover:
             TimedOut: The server has not persisted the copies in time; their originals stay.
         """
         client = self._client
+        batch = [message for message in batch if not self._has_returned(message)]
         refused: list[tuple[Message, PublishFailed]] = []
         with trio.CancelScope(shield=True):
             copies = [
@@ -175,12 +185,13 @@ class Mover:
                     await client.publish(
                         self._target,
                         message.data,
-                        correlation_id=_correlation_id_of(message),
+                        correlation_id=_correlation_id_of(message, self._target),
                     ),
                     message,
                 )
                 for message in batch
             ]
+            self._copies.update(Bookmark(self._publisher_id, number) for number, _ in copies)
             await client.publish_flush(timeout=self._timeout_s)
             for sequence, message in copies:
                 try:
@@ -198,17 +209,45 @@ class Mover:
                 reason=why.reason,
             ) from why
 
+    def _has_returned(self, message: Message) -> bool:
+        """Whether it is the dead letter of a copy of this run, which would never end otherwise.
 
-def _correlation_id_of(message: Message) -> str:
-    """The correlation id for the copy; empty if that of the message cannot be published."""
+        It is not finished, so the server gives it back when the run ends.
+        """
+        try:
+            failed = Bookmark.parse(str(DeadLetter.context(message).get("bookmark")))
+        except UsageError:  # it is no dead letter
+            return False
+        has_returned = failed in self._copies
+        if has_returned and not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "messages that were moved to %s have come back as dead letters, and stay in %s",
+                self._target,
+                self._consumer.name,
+            )
+        return has_returned
+
+
+def _correlation_id_of(message: Message, target: str) -> str:
+    """The correlation id for the copy; empty if that of the message cannot be published.
+
+    A dead letter that returns to its queue gets the one that it had there.
+    """
+    found = message.correlation_id
+    with suppress(UsageError):  # it is no dead letter
+        context = DeadLetter.context(message)
+        own = context.get("correlation_id", "")
+        if context.get("queue") == target and isinstance(own, str):
+            found = own
     try:
-        check_correlation_id(message.correlation_id)
+        check_correlation_id(found)
     except UsageError as error:  # else the queue could never be moved
         _logger.warning(
             "the copy of %s has no correlation id: %s", message.bookmark or "a message", error
         )
         return ""
-    return message.correlation_id
+    return found
 
 
 async def move_messages(

@@ -310,6 +310,21 @@ def test_a_response_that_was_sending_when_the_client_was_closed_ends(broker: Bro
     run(main)
 
 
+def test_a_browser_that_does_not_read_is_unsubscribed(broker: BrokerThread) -> None:
+    async def main() -> None:
+        amps = make_lifespan(broker)
+        async with amps(FastAPI()):
+            client = await amps.get()
+            await client.publish_persisted("orders", b'{"id": 1}', timeout=LIMIT_S)
+            events = amps.events(client.sow_and_stream("orders"), send_limit=0.01)
+            assert (await anext(events)).startswith("data: ")
+            await until(lambda: not client.metrics.subscriptions)  # though it asks for no more
+            with pytest.raises(StopAsyncIteration):
+                await anext(events)
+
+    run(main)
+
+
 def test_the_response_ends_with_the_lifespan(broker: BrokerThread) -> None:
     async def main() -> None:
         async with streaming(broker) as (_, _, task):

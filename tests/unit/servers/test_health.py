@@ -212,6 +212,25 @@ async def test_the_servers_that_are_not_refused_are_found_in_any_order(seed: int
         chooser.report_failure(ERROR, {"uri": uri})
 
 
+async def test_any_error_of_ask_is_an_interface_that_does_not_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    servers = Servers()
+    servers.has_downgraded["a"] = True
+
+    async def ask(url: str, timeout: float) -> bytes:
+        if url[7] == "b":
+            with trio.fail_after(timeout):
+                await trio.sleep_forever()
+        return await servers.ask(url, timeout)
+
+    chooser = HealthAwareServerChooser(ADMIN, ask=ask)
+    assert await chooser.current_uri() == A
+    assert "http://b:8085 does not answer: its last answer counts: TooSlowError" in caplog.text
+    chooser.report_failure(ERROR, {"uri": A})
+    assert await chooser.current_uri() == A  # by the word of the other one
+
+
 C = "tcp://c:9007/amps/json"
 
 

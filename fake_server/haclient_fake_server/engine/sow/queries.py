@@ -234,7 +234,10 @@ class Queries:
             merges_records = conflator is not None and bool(conflator.paths)
             is_partial = query.top_n is not None or query.keys is not None
             keeps_all = not (is_partial or merges_records)
-            follows = replaced is not None and self._begin_leaving(live, replaced, leaving)
+            # What has left an earlier one, too, comes before the group: it may have returned.
+            follows = replaced is not None and (
+                self._begin_leaving(live, replaced, leaving) or replaced.query is not None
+            )
             had = replaced if replaced is not None and replaced.has_records else None
             searches = [Search(topic, _without(query, topic, had)) for topic in topics]
             self._answer_live(

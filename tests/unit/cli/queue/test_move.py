@@ -12,7 +12,9 @@ from haclient.cli.queue.bounded_consumer import BoundedConsumer
 from haclient.cli.queue.move import move_messages
 from haclient.client import Client
 from haclient.errors import HAClientError, PublishFailed
+from haclient.protocol.identity import publisher_id
 from haclient.protocol.messages import Message
+from haclient.session.dead_letter import DeadLetter
 from haclient.stores import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, listening, together
@@ -106,14 +108,15 @@ async def connected() -> AsyncGenerator[tuple[Client, Peer]]:
         yield client, await server.log_on(client)
 
 
-async def deliver(peer: Peer, granted: str, *bodies: bytes, correlation_id: str = "") -> None:
-    """Refuse the query of the queues, accept the subscription and deliver to it."""
+async def deliver(peer: Peer, granted: str, *bodies: bytes, correlation_id: str = "") -> str:
+    """Refuse the query of the queues, accept the subscription and deliver to it; return its id."""
     await peer.refuse(await peer.expect("sow", topic="/HACLIENT/queues"), "invalid topic")
     subscribe = await peer.expect("subscribe", topic="work", options="max_backlog=10")
     await peer.ack(subscribe, opts=granted)
     for number, body in enumerate(bodies, 1):
         fields = {"t": "work", "sids": subscribe.sub_id, "bm": f"7|{number}|"}
         await peer.say("p", body, **fields, x=correlation_id or f"of{number}")
+    return subscribe.sub_id
 
 
 @pytest.mark.row("CLI9")
@@ -164,6 +167,61 @@ async def test_a_message_with_a_correlation_id_that_is_none_is_moved_without_it(
         await together(lambda: move_messages(client, mover, "copies"), lambda: script(peer))
     assert mover.consumed == 1
     assert "the copy of 7|1| has no correlation id" in caplog.text
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+@pytest.mark.parametrize(("queue", "is_back"), [("copies", True), ("other", False)])
+async def test_a_dead_letter_that_returns_to_its_queue_has_its_own_correlation_id(
+    queue: str, *, is_back: bool
+) -> None:
+    failed = Message(kind="p", topic=queue, bookmark="7|1|", correlation_id="order4711")
+    letter = DeadLetter("work").correlation_id(failed, ValueError("no"), 1)
+
+    async def script(peer: Peer) -> None:
+        await deliver(peer, "max_backlog=2", b"one", correlation_id=letter)
+        copy = await peer.expect("publish", topic="copies", data=b"one")
+        assert copy.correlation_id == ("order4711" if is_back else letter)
+        await peer.persisted(copy.sequence or 0)
+        while (message := await peer.hear()).command != "unsubscribe":
+            await peer.ack(message)
+
+    mover = consumer()
+    async with connected() as (client, peer):
+        await together(lambda: move_messages(client, mover, "copies"), lambda: script(peer))
+    assert mover.consumed == 1
+
+
+@pytest.mark.row("CLI9")
+@in_virtual_time
+@pytest.mark.parametrize(("publisher", "moved"), [("moves", 1), ("other", 2)])
+async def test_a_message_whose_copy_comes_back_as_a_dead_letter_is_not_moved_again(
+    publisher: str, moved: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    acked: list[str] = []
+
+    async def script(peer: Peer) -> None:
+        subscription = await deliver(peer, "max_backlog=2", b"one")
+        copy = await peer.expect("publish", topic="copies", data=b"one")
+        await peer.persisted(copy.sequence or 0)
+        bookmark = f"{publisher_id(publisher)}|{copy.sequence}|"
+        failed = Message(kind="p", topic="copies", bookmark=bookmark)
+        letter = DeadLetter("work").correlation_id(failed, ValueError("no"), 1)
+        while (message := await peer.hear()).command != "unsubscribe":
+            if message.command == "publish":
+                await peer.persisted(message.sequence or 0)
+                continue
+            await peer.ack(message)
+            if message.bookmark == "7|1|":
+                await peer.say("p", b"one", t="work", sids=subscription, bm="7|2|", x=letter)
+            acked.extend(filter(None, [message.bookmark]))
+
+    mover = consumer()
+    async with connected() as (client, peer):
+        await together(lambda: move_messages(client, mover, "copies"), lambda: script(peer))
+    assert acked == ["7|1|", "7|2|"][:moved]
+    assert mover.consumed == moved
+    assert caplog.text.count("have come back as dead letters, and stay in work") == 2 - moved
 
 
 @pytest.mark.row("CLI9")

@@ -103,6 +103,34 @@ def test_a_subscription_after_what_was_removed_is_refused_or_reported(not_found:
     assert words.get(not_found, "begins at position 41") in event
 
 
+@pytest.mark.row("TL10")
+def test_a_time_before_the_log_does_not_hide_that_the_messages_of_a_list_were_removed() -> None:
+    journal = JournalFiles(Path("/log"), RecordingDisk(), segment_bytes=4096, instance_id=1)
+    world = World(journal=journal)
+    publisher, reader = world.client("publisher"), world.client("reader")
+    for sequence in range(1, 41):
+        publisher.publish(sequence, b"x" * 300)
+        world.advance(1.0)
+    reader.subscribe("all", bm="0", opts="timestamp")
+    sent = [message for message in reader.take() if message.kind == "p"]
+    while journal.has_unsealed:
+        journal.seal()
+    journal.remove_files(journal.forget_oldest())
+    removed, early, late = sent[0].bookmark, sent[1].timestamp, sent[36].timestamp
+    options = "bookmark_not_found=fail"
+    for bookmark in (f"{removed},{late}", f"{removed},{early},{sent[36].bookmark}"):
+        reader.subscribe(f"of {bookmark.replace(',', ' ')}", bm=bookmark, opts=options)
+        assert reader.take()[0].status == "success"
+        assert not world.events
+    reader.subscribe("refused", bm=f"{removed},{early}", opts=options)
+    reader.subscribe("warned", bm=f"{removed},{early}")
+    refused, accepted, *replayed = reader.take()
+    assert (refused.status, accepted.status) == ("failure", "success")
+    first = journal.first_position
+    assert replayed[0].bookmark == sent[first - 1].bookmark
+    assert f"begins at position {first}: what it asks to begin after" in world.events[-1]
+
+
 def test_a_list_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(span, "MAX_BOOKMARKS", 3)
     reader = World().client("reader")

@@ -440,6 +440,18 @@ def test_what_leaves_a_replaced_subscription_is_told_in_steps() -> None:
     assert [each.reason for each in answers][-1] == "too many queries"
 
 
+def test_what_left_an_earlier_subscription_comes_before_the_group_of_a_short_query() -> None:
+    world, publisher = stepped_world(20, step_bytes=20 * 1024)
+    reader = paused(world)
+    fields = {"c": "sow_and_subscribe", "cid": "1", "sub_id": "s", "t": "orders"}
+    long = " OR ".join(["/v = 1"] * 500)
+    for options, filter_ in (("oof", "/v = 0"), ("oof,replace", long), ("oof,replace", "/v = 0")):
+        reader.send(**fields, opts=options, filter=filter_)
+    publisher.publish(21, b'{"id":99,"v":0}')
+    finish(world, reader)
+    assert len(values_of(reader.take())) == 21
+
+
 @pytest.mark.parametrize("command", ["sow", "sow_delete"])
 def test_a_long_filter_counts_for_as_much_as_it_costs(command: str) -> None:
     world, _ = stepped_world(20, step_bytes=20 * 1024)
