@@ -54,8 +54,8 @@ class SOWRecoveryPointAdapter(TimedAdapter):
         client_name_field: The field for the name of the tracked client.
         sub_id_field: The field for the subscription.
         bookmark_field: The field for the recovery point.
-        on_error: Called with the error when a point cannot be published; a warning in the
-            log by default.
+        on_error: Called with the error when a point cannot be published; what it raises is logged.
+            A warning in the log by default.
 
     Raises:
         UsageError: An argument is invalid.
@@ -177,12 +177,18 @@ class SOWRecoveryPointAdapter(TimedAdapter):
                 self._client.publish_nowait(self._topic, data)
             except (DisconnectedError, WouldBlock, StoreFull) as error:
                 if not self._failing:  # once, not ten times a second
-                    self._on_error(error)
+                    self._report(error)
                 self._failing = True
                 self._pending.move_to_end(sub_id)  # the others are not to wait for it
                 return
             del self._pending[sub_id]
         self._failing = False
+
+    def _report(self, error: HAClientError) -> None:
+        try:
+            self._on_error(error)
+        except Exception:  # of the application: the tracked client goes on
+            _logger.exception("on_error of the SOWRecoveryPointAdapter has raised")
 
     @override
     async def prune(self) -> None:
@@ -204,14 +210,14 @@ class SOWRecoveryPointAdapter(TimedAdapter):
             except DisconnectedError as error:
                 lost = error
         if self._pending or limit.cancelled_caught:
-            self._on_error(
+            self._report(
                 TimedOut(
                     f"recovery points were not published: {len(self._pending)}, or not "
                     f"acknowledged in {_CLOSE_S:g} s; later messages are redelivered"
                 )
             )
         elif lost is not None:
-            self._on_error(lost)
+            self._report(lost)
 
     async def _publish_all(self) -> None:
         """Publish what is pending; each flush makes room for more, until there is none for any."""

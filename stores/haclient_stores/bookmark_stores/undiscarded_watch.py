@@ -59,7 +59,8 @@ class UndiscardedWatch:
 
     Args:
         after_s: Seconds after which a message counts as forgotten.
-        on_old: Called with each warning; a line in the log by default.
+        on_old: Called with each warning, in the client's thread: it must be quick. What it raises
+            is logged. A line in the log by default.
 
     Raises:
         UsageError: The limit is not above zero.
@@ -90,7 +91,10 @@ class UndiscardedWatch:
         elif now >= warn_at:
             age = now - since
             self._oldest[sub_id] = (number, since, since + 2 * max(age, self.after_s))
-            self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
+            try:
+                self._on_old(OldUndiscarded(sub_id, number, age, undiscarded))
+            except Exception:  # of the application: a warning ends no client
+                _log.exception("on_old of the UndiscardedWatch has raised")
 
     def forget_all_but(self, sub_ids: AbstractSet[str]) -> None:
         """Forget the subscriptions that the store does not have any more.

@@ -205,6 +205,22 @@ async def test_a_point_that_cannot_be_sent_is_reported_once_and_sent_later(
         assert list(await SOWRecoveryPointAdapter(client).recover("tracked")) == []
 
 
+@pytest.mark.row("RP8")
+async def test_what_on_error_raises_is_logged(
+    broker: BrokerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(error: HAClientError) -> None:
+        raise ConnectionError("cannot tell of it") from error
+
+    async with HAClient("points", servers=servers(broker)) as client:
+        adapter = SOWRecoveryPointAdapter(client, on_error=refuse)
+        await adapter.recover("tracked")
+        await client.disconnect()
+        adapter.update(RecoveryPoint("s", "7|1|"))
+        await adapter.close()
+    assert caplog.text.count("ConnectionError: cannot tell of it") == 2
+
+
 @pytest.mark.row("RP1", "RP8")
 @pytest.mark.parametrize("when_full", ["wait", "raise"])
 async def test_what_the_publish_store_had_no_room_for_is_published_at_the_end(

@@ -27,6 +27,16 @@ def test_a_message_that_stays_the_oldest_is_told_once_and_again_when_its_age_has
     ]
 
 
+def test_what_the_callback_raises_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(old: OldUndiscarded) -> None:
+        raise ConnectionError(f"cannot tell of {old.sub_id}")
+
+    watch = UndiscardedWatch(10.0, refuse)
+    for now in range(30):
+        watch.note("s", oldest=7, undiscarded=3, now=float(now))
+    assert caplog.text.count("ConnectionError: cannot tell of s") == 2
+
+
 def test_progress_is_no_reason_to_warn() -> None:
     told: list[OldUndiscarded] = []
     watch = UndiscardedWatch(10.0, told.append)
