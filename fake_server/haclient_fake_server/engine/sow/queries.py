@@ -19,6 +19,7 @@ the request.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -62,6 +63,7 @@ from haclient_fake_server.engine.sow.table import (
     SowRecord,
     SowTable,
     parse_sow_keys,
+    sorted_parts,
     weight_of,
 )
 from haclient_fake_server.engine.span import Span, covered_by, span_of
@@ -518,16 +520,19 @@ class Queries:
         room = sys.maxsize if query.top_n is None else query.top_n
         step_bytes = self.settings.query_step_bytes
         spent_bytes = 0
-        for search in searches:
-            topic = search.topic
-            for part in search.parts(step_bytes):
-                for record in part.records[: room - answer.returned]:
-                    body = request.wanted_of(record.body, topic.message_type)
-                    answer.add(topic.name, _fields(record, request.style), body)
-                spent_bytes += part.cost_bytes
-                if spent_bytes >= step_bytes:
-                    spent_bytes = 0
-                    yield
+        parts = (
+            sorted_parts(searches, step_bytes)
+            if query.is_sorted
+            else _unsorted(searches, step_bytes)
+        )
+        for found, cost_bytes in parts:
+            for topic, record in found[: room - answer.returned]:
+                body = request.wanted_of(record.body, topic.message_type)
+                answer.add(topic.name, _fields(record, request.style), body)
+            spent_bytes += cost_bytes
+            if spent_bytes >= step_bytes:
+                spent_bytes = 0
+                yield
         matches = sum(each.matches for each in searches)
         records = sum(each.topic_matches for each in searches)
         answer.end(
@@ -580,6 +585,15 @@ class Queries:
         if message.query_id:
             more["query_id"] = message.query_id
         self.outbox.send(connection, ack("stats", message.command_id, more=more))
+
+
+def _unsorted(
+    searches: Sequence[Search], part_bytes: int
+) -> Iterator[tuple[list[tuple[SowTable, SowRecord]], int]]:
+    """The parts of some searches, one search after the other."""
+    for search in searches:
+        for part in search.parts(part_bytes):
+            yield [(search.topic, record) for record in part.records], part.cost_bytes
 
 
 def _without_history(topics: list[SowTable]) -> str:

@@ -144,6 +144,11 @@ class Query:
     paged: bool = False
     weight: int = 1
 
+    @property
+    def is_sorted(self) -> bool:
+        """Whether all that is found has to be known before the first record is sent."""
+        return bool(self.order_by or self.paged or self.skip_n)
+
 
 class QueryResult(NamedTuple):
     """The records to send and the numbers of the stats ack.
@@ -463,7 +468,7 @@ class Search:
             part_bytes: Where a part ends: bytes of bodies, with `RECORD_BYTES` more for each.
         """
         query = self.query
-        if query.order_by or query.paged or query.skip_n:
+        if query.is_sorted:
             yield from self._sorted(part_bytes)
             return
         room = sys.maxsize if query.top_n is None else query.top_n
@@ -484,27 +489,54 @@ class Search:
         return [record for record in records if matches(Document(record.body, kind))]
 
     def _sorted(self, part_bytes: int) -> Iterator[Part]:
-        """Sort what each part has found, then merge it, which takes as many parts again."""
-        query, document = self.query, self.topic.document
+        for records, cost_bytes in sorted_parts([self], part_bytes):
+            yield Part([record for _, record in records], cost_bytes)
+
+    def run(self, part: Part) -> list[tuple[tuple[Rank, str], SowTable, SowRecord]]:
+        """What a part has found, with the place of each record, sorted by that."""
+        query, found = self.query, self._matching(part.records)
+        self.matches += len(found)
         by_key = query.paged or query.skip_n
-        runs: list[list[tuple[tuple[Rank, str], SowRecord]]] = []
-        for part in self.all_parts(part_bytes):
-            found = self._matching(part.records)
-            self.matches += len(found)
-            rank = query.order_by.rank
-            run = [((rank(document(each)), each.key if by_key else ""), each) for each in found]
-            run.sort(key=_place)
-            runs.append(run)
-            yield Part([], part.cost_bytes)
-        merged = (record for _, record in merge(*runs, key=_place))
-        first = query.skip_n
-        end = sys.maxsize if query.top_n is None else first + query.top_n
-        at = 0
-        for part in _parts(merged, part_bytes):
-            yield Part(part.records[max(first - at, 0) : max(end - at, 0)], part.cost_bytes)
-            at += len(part.records)
-            if at >= end:
-                return
+        rank, document, topic = query.order_by.rank, self.topic.document, self.topic
+        run = [((rank(document(each)), each.key if by_key else ""), topic, each) for each in found]
+        run.sort(key=_place)
+        return run
+
+
+def sorted_parts(
+    searches: Sequence[Search], part_bytes: int
+) -> Iterator[tuple[list[tuple[SowTable, SowRecord]], int]]:
+    """Sort what each part of some searches has found, then merge it: as many parts again.
+
+    Args:
+        searches: Those of one query, one for each topic.
+        part_bytes: Where a part ends: see `Search.parts`.
+
+    Returns:
+        Of each part the records of the result, in its order over all topics, and the cost.
+    """
+    runs: list[list[tuple[tuple[Rank, str], SowTable, SowRecord]]] = []
+    for search in searches:
+        for part in search.all_parts(part_bytes):
+            runs.append(search.run(part))
+            yield [], part.cost_bytes
+    if not searches:
+        return
+    query = searches[0].query
+    first = query.skip_n
+    end = sys.maxsize if query.top_n is None else first + query.top_n
+    records: list[tuple[SowTable, SowRecord]] = []
+    cost_bytes = 0
+    for at, (_, topic, record) in enumerate(merge(*runs, key=_place)):
+        if at >= end:
+            break
+        if at >= first:
+            records.append((topic, record))
+        cost_bytes += RECORD_BYTES + len(record.body)
+        if cost_bytes >= part_bytes:
+            yield records, cost_bytes
+            records, cost_bytes = [], 0
+    yield records, cost_bytes
 
 
 def weight_of(filter_text: str) -> int:

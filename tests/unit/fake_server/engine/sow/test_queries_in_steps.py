@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 import pytest
@@ -509,3 +510,23 @@ def test_publishes_to_many_subscribers_take_turns(
     assert subscriber.bodies() == bodies[2:4]
     finish(world, publisher)
     assert subscriber.bodies() == bodies[4:]
+
+
+@pytest.mark.parametrize("step_bytes", [1, 2**20])
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [("", [9, 8, 4, 3, 2, 1]), ("top_n=2", [9, 8]), ("top_n=2,skip_n=2", [4, 3])],
+)
+def test_the_order_of_a_query_counts_over_all_its_topics(
+    step_bytes: int, options: str, wanted: list[int]
+) -> None:
+    world, publisher = stepped_world(0, step_bytes=step_bytes)
+    for number, value in enumerate((1, 9, 4, 3, 2, 8), 1):
+        topic = "orders" if number % 2 else "kept"
+        publisher.publish(number, b'{"id":%d,"v":%d}' % (number, value), t=topic)
+    reader = paused(world)
+    fields = {"opts": options} if options else {}
+    reader.send(c="sow", cid="1", t="orders|kept", orderby="/v DESC", bs=4, **fields)
+    finish(world, reader)
+    found = [json.loads(each.data)["v"] for each in reader.take() if each.kind == "sow"]
+    assert found == wanted
