@@ -35,6 +35,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 from typing import Final, Generic, TypeVar
 
 import trio
@@ -207,6 +208,7 @@ class TrioThread(ABC):
     ) -> None:
         self.name = name
         self.error: BaseException | None = None
+        self._traceback: TracebackType | None = None  # of the error, when the client ended
         self.callbacks: dict[object, trio.lowlevel.Task] = {}
         self.clients = OpenClients()
         self.closes_at_exit = False
@@ -317,6 +319,7 @@ class TrioThread(ABC):
         except BaseException as error:  # a thread has nobody above: callers get it
             self.error = self.error or error
         with self._lock:
+            self._traceback = None if self.error is None else self.error.__traceback__
             self.has_ended = True
             waiting, self._waiting_for_end = self._waiting_for_end, []
         _begun.discard(self)
@@ -615,13 +618,24 @@ class TrioThread(ABC):
 
     def why_ended(self, what: str) -> BaseException:
         """The error of a call that came too late."""
-        return self.error or UsageError(f"{what} of a client that was closed: make a new one")
+        return self._own_error() or UsageError(
+            f"{what} of a client that was closed: make a new one"
+        )
 
     def why_cut_short(self, what: str) -> BaseException:
         """The error of a call that the end of the client has cut short."""
-        return self.error or DisconnectedError(
+        return self._own_error() or DisconnectedError(
             f"{what}: the client {self.name!r} was closed while it waited"
         )
+
+    def _own_error(self) -> BaseException | None:
+        """The error that has ended the client, with the traceback that it had then.
+
+        Each raise lengthens that by frames, which keep what a failed call was given.
+        """
+        if self.error is not None and self.has_ended:
+            self.error.__traceback__ = self._traceback
+        return self.error
 
     def check_process(self) -> None:
         """Refuse a call in another process than the one in which the client was made.

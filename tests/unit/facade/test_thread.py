@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import SimpleNamespace
@@ -157,6 +158,21 @@ def test_an_error_of_the_client_reaches_every_caller(caplog: pytest.LogCaptureFi
     with pytest.raises(ValueError, match="a handler raised"):
         submit(thread, seven)
     assert "client a has ended by an error" in caplog.text
+
+
+def test_the_error_of_a_client_keeps_nothing_of_the_calls_that_raise_it() -> None:
+    block = Block()
+    thread = opened(block())
+    block.error = error = ValueError("a handler raised")
+    thread.stop()
+    thread.join()
+    lengths: list[int] = []
+    for _ in range(10):
+        with pytest.raises(ValueError, match="a handler raised"):
+            submit(thread, seven)
+        lengths.append(len(list(traceback.walk_tb(error.__traceback__))))
+    assert len(set(lengths)) == 1
+    assert "check" in {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
 
 
 def test_a_call_that_would_begin_when_the_client_has_ended_is_told_why() -> None:
