@@ -125,7 +125,8 @@ class PublishingClient(ConnectedClient):
 
         One call for many messages is for callers to whom each call costs something: other threads
         and event loops, a store with the durability `fsync`, which is synced once, and callers who
-        number their messages.
+        number their messages. A cancelled call may have stored the first messages of the list: the
+        `last_sequence` of the store before and after it says how many.
 
         Args:
             topic: A literal topic, or one for each message.

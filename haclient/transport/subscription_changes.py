@@ -239,8 +239,13 @@ class SubscriptionChanges:
         header = request.header(command_id, bookmark="", options=options)
         self._replace_count += 1
         log, before = subscription.log, subscription.request
-        if log is not None and request.is_conflated and not before.is_conflated:
-            log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
+
+        def replaced() -> None:  # not before: a refused command must not change the store
+            if log is not None and request.is_conflated and not before.is_conflated:
+                log.begin(acked=request.gets_persisted_acks, start=None, conflated=True)
+            if on_replaced is not None:
+                on_replaced()
+
         change = Change(
             [subscription],
             f"{request.what} with replace",
@@ -248,7 +253,7 @@ class SubscriptionChanges:
             replacement=request,
             command_id=command_id,
             order=self._replace_count,
-            on_replaced=on_replaced,
+            on_replaced=replaced,
         )
         await self._send(change, header, request.body, timeout=timeout)
 

@@ -385,6 +385,21 @@ async def test_what_is_accepted_while_its_caller_is_being_cancelled_is_sent_agai
             assert kept["s"]["filter"] == f"/a = {number}"
 
 
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_only_a_conflation_that_the_server_accepts_ends_recovery_points_by_acks(
+    server: Server, *, is_refused: bool
+) -> None:
+    async with world(server, 0) as made:
+        tracker = made.store.subscription("s").tracker
+        async with trio.open_nursery() as nursery:
+            replace = partial(made.client.replace, "s", options="conflation=1s")
+            nursery.start_soon(attempt, replace, trio.CancelScope())
+            asked = await made.peer.expect("subscribe")
+            assert not tracker.conflated
+            await (made.peer.refuse(asked, "bad") if is_refused else made.peer.ack(asked))
+        assert tracker.conflated is not is_refused
+
+
 async def test_answers_in_another_order_leave_the_replace_that_was_sent_last(
     server: Server,
 ) -> None:
