@@ -160,10 +160,10 @@ def test_replicas_end_with_the_same_log(name: str, count: int) -> None:
     before = separated(count)
     (other,) = {"a", "b"} - {name}
 
-    def tell(disk: ReadFaultDisk) -> dict[str, object]:
+    def outcome(disk: ReadFaultDisk) -> dict[str, object]:
         return replication_story({name: disk, other: ReadFaultDisk(before[other])})
 
-    expected = tell(ReadFaultDisk(before[name]))
+    expected = outcome(ReadFaultDisk(before[name]))
     assert expected["log of a"] == expected["log of b"]
     assert expected["queue of a"] == expected["queue of b"]
-    check_each_read(before[name], tell, at_least=20)
+    check_each_read(before[name], outcome, at_least=20)
