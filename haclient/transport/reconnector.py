@@ -372,6 +372,7 @@ class Reconnector:
     async def _resubscribe(self) -> None:
         """Send the subscriptions again, in their order, without a round trip for each."""
         core, failures = self._core, list[HAClientError]()
+        connection = core.check_connected()
         places = trio.Semaphore(MAX_RESUBSCRIBING)
 
         async def again(subscription: Subscription, *, task_status: trio.TaskStatus[None]) -> None:
@@ -381,6 +382,8 @@ class Reconnector:
                 await self._resubscribe_one(subscription)
             except HAClientError as error:  # all others would fail like it
                 failures.append(error)
+                # First: a refusal that is read when nobody waits for it would end a subscription.
+                connection.close(error)
                 nursery.cancel_scope.cancel()
             finally:
                 places.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -127,6 +128,31 @@ async def test_by_default_the_error_leaves_the_block_once_all_have_refused(
                     await refuse_next(each, reason)
     assert [type(each) for each in ends] == [kind]
     assert trio.current_time() - started == 0.5  # one wait: the second attempt at A
+
+
+@pytest.mark.row("SM8")
+@pytest.mark.parametrize("attempt", range(12))  # tasks run in any order
+async def test_another_server_may_take_both_of_two(
+    server: Server, other: Server, attempt: int
+) -> None:
+    client, events = client_of(server, other), list[Event]()
+    client.add_event_listener(events.append, SubscriptionEnded)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for sub_id in ("s", "t"):
+                await client.bookmark_subscribe("orders", sub_id=sub_id, handler=lambda _: None)
+        await lose(peer)
+        refusing = await live(server)
+        first, second = [await refusing.expect("subscribe") for _ in range(2)]
+        await refusing.refuse(first, "not entitled")
+        for _ in range(2 + attempt % 3):  # a moment later
+            await trio.lowlevel.checkpoint()
+        with suppress(OSError):  # the client has closed the connection
+            await refusing.refuse(second, "not entitled")
+        await refusing.expect_end()
+        async with answering(await live(other)):
+            await client.flush(timeout=1)
+    assert not events
 
 
 @pytest.mark.row("SM8")
