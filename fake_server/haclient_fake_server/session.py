@@ -204,8 +204,8 @@ class Session:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write)
                     nursery.start_soon(self._read)
+                    await self._write()
         finally:
             self._link.close()
             self._leave_offline()
@@ -222,12 +222,21 @@ class Session:
                 self.put(end_ack("logon required"))
                 self.finish(f"auth: no logon within {LOGON_LIMIT_S:g} s")
             elif not self.reason:  # else the last ack has to be sent first
-                self.cut(ENDED_BY_PEER)
+                await self._cut_in_turn(ENDED_BY_PEER)
         except ProtocolError as error:  # bytes that are no frames or no commands
             self.put(end_ack("unknown command", detail=str(error)))
             self.finish(f"unknown command: {error}")
         except OSError as error:  # the peer closed without an orderly end
-            self.cut(f"connection lost: {error}")
+            await self._cut_in_turn(f"connection lost: {error}")
+
+    async def _cut_in_turn(self, reason: str) -> None:
+        """Close the connection, whose peer has closed it, when its turn comes.
+
+        Thousands may end at once: to end their tasks in one round would hold up all others.
+        """
+        self.reason = self.reason or reason  # so that nothing is queued any more
+        async with self._hub.end_turn:
+            self.cut(reason)
 
     async def _read_all(self, logon: trio.CancelScope) -> None:
         """Read until the client ends the connection; `logon` limits the time until its logon."""

@@ -604,15 +604,22 @@ async def test_unfinished_frames_of_all_connections_share_one_limit(
 
 
 class _EndsOfRounds(trio.abc.Instrument):
-    """How many connections end in each round of the event loop."""
+    """How many connections, and how many tasks, end in each round of the event loop."""
 
     def __init__(self, server: BrokerServer) -> None:
         self._server = server
+        self._tasks = 0
         self.ends = 0
         self.most = 0
+        self.most_tasks = 0
+
+    @override
+    def task_exited(self, task: trio.lowlevel.Task) -> None:
+        self._tasks += 1
 
     @override
     def before_io_wait(self, timeout: float) -> None:
+        self.most_tasks, self._tasks = max(self.most_tasks, self._tasks), 0
         ends = sum(self._server.ended_connections.values())
         self.most, self.ends = max(self.most, ends - self.ends), ends
 
@@ -632,3 +639,4 @@ async def test_of_many_connections_that_end_at_once_one_ends_in_a_round() -> Non
             await trio.lowlevel.checkpoint()
         trio.lowlevel.remove_instrument(rounds)
     assert rounds.most == 1
+    assert rounds.most_tasks <= 2  # the reader of one connection, and the end of another
