@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.abc
+import trio.lowlevel
 import trio.testing
+from typing_extensions import override
 
 from haclient import HAClient
 from haclient.errors import UsageError
@@ -14,8 +17,8 @@ from haclient.protocol.uri import Uri
 from haclient.transport.links.dial import dial
 from haclient.transport.links.link import Link
 from haclient_fake_server.config import BrokerConfig
-from haclient_fake_server.listener import TcpListener, check_reachable, listen
-from support.broker import running_broker
+from haclient_fake_server.listener import ACCEPTS_PER_ROUND, TcpListener, check_reachable, listen
+from support.broker import port_of, running_broker
 
 LIMIT_S = 60.0  # of a test that hangs
 
@@ -74,6 +77,43 @@ async def test_connections_leave_some_descriptors_to_the_journal(
     (told,) = caplog.messages
     assert "connections are refused" in told
     assert "ulimit -n" in told
+
+
+class _AcceptsOfRounds(trio.abc.Instrument):
+    """How many connections are accepted in each round of the event loop that accepts any."""
+
+    def __init__(self, accepted: list[Link]) -> None:
+        self._accepted = accepted
+        self._before = 0
+        self.counts: list[int] = []
+
+    @override
+    def before_io_wait(self, timeout: float) -> None:
+        if count := len(self._accepted) - self._before:
+            self.counts.append(count)
+            self._before += count
+
+
+async def test_of_many_connections_that_wait_some_are_accepted_in_a_round() -> None:
+    accepted: list[Link] = []
+    listener = TcpListener("127.0.0.1", 0, accepted.append)
+    count, address = 2 * ACCEPTS_PER_ROUND + 1, ("127.0.0.1", port_of(listener.uri))
+    with contextlib.ExitStack() as opened:
+        for _ in range(count):
+            opened.enter_context(socket.create_connection(address, LIMIT_S))
+        async with trio.open_nursery() as nursery:
+            rounds = _AcceptsOfRounds(accepted)
+            trio.lowlevel.add_instrument(rounds)
+            nursery.start_soon(listener.run)
+            with trio.fail_after(LIMIT_S):
+                while len(accepted) < count:
+                    await trio.testing.wait_all_tasks_blocked()
+            trio.lowlevel.remove_instrument(rounds)
+            nursery.cancel_scope.cancel()
+        for each in accepted:
+            each.close()
+    listener.close()
+    assert rounds.counts == [ACCEPTS_PER_ROUND, ACCEPTS_PER_ROUND, 1]
 
 
 @pytest.mark.row("AD7")
