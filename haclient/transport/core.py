@@ -333,8 +333,13 @@ class Core:
 
     def reconcile(self) -> None:
         """Trim the publish store to what the server has persisted, and number above it."""
-        if self.status.server is not None:
-            self.publisher.reconcile(self.status.server, self.settings.clock_us())
+        if self.status.server is None:
+            return
+        log = self.publisher.log
+        count = log.unpersisted_count
+        self.publisher.reconcile(self.status.server, self.settings.clock_us())
+        if log.unpersisted_count < count:  # their acks were lost with an earlier connection
+            self.reporter.emit(events.PublishesPersisted, sequence=log.last_persisted)
 
     async def open_log(self) -> None:
         """Start to send the log: first its unpersisted publishes, then every new one.

@@ -27,7 +27,7 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
-from haclient.events import AttemptFailed, Resubscribed, SubscriptionSilent
+from haclient.events import AttemptFailed, Resubscribed, SubscriptionEnded, SubscriptionSilent
 from haclient.options import HASettings
 from haclient.protocol.messages import Message
 from haclient.protocol.uri import Uri
@@ -179,8 +179,8 @@ class Reconnector:
         await core.abandon(error)
         if FailureAction.END in actions:
             self._give_up(error)
-        elif core.status.state is ConnectionState.DISCONNECTED:
-            core.set_state(ConnectionState.RECONNECTING)
+        elif core.status.expects_connection and core.status.state is ConnectionState.DISCONNECTED:
+            core.set_state(ConnectionState.RECONNECTING)  # else it was stopped meanwhile
 
     def _reject_publish(self, state: Recovery, error: HAClientError) -> PublishFailed | None:
         """Check whether a publish that no server takes has ended the connection.
@@ -461,7 +461,10 @@ class Reconnector:
         sub_id, core = subscription.sub_id, self._core
         if subscription not in core.kept:  # ended on purpose meanwhile
             return
-        if self._failures.refused(sub_id, self._uri, error) is not Refusal.DROP:
+        refusal = self._failures.refused(sub_id, self._uri, error)
+        if refusal is Refusal.END:  # the log has it with the end of the client
+            core.reporter.emit(SubscriptionEnded, sub_id=sub_id, error=error)
+        if refusal is not Refusal.DROP:
             raise error
         text = f" drops subscription {sub_id}: {error}"
         core.reporter.subscription_ended(sub_id, error, text=text)

@@ -13,6 +13,7 @@ listener cannot end the client: an error that it raises is logged with its trace
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Generator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -103,6 +104,10 @@ class CallQueue:
         return callback, values
 
 
+def _is_kind(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Event)
+
+
 class Reporter:
     """Creates the log records and the events of one client.
 
@@ -136,6 +141,7 @@ class Reporter:
             self._listeners.append((on_event, (Event,)))
         self._is_open = False
         self._calling = trio.CancelScope(shield=True)
+        self._calls_end_at = math.inf
         self._last_exception: BaseException | None = None
 
     @property
@@ -149,9 +155,12 @@ class Reporter:
         """Add a listener; it gets every event of these kinds from now on.
 
         Raises:
-            UsageError: It was added already.
+            UsageError: It was added already, or one of these is no kind of event.
         """
         check_callable("listener", listener, optional=False)
+        for each in kinds:
+            if not _is_kind(each):
+                raise UsageError(f"a kind of event is a class of haclient.events, not {each!r:.60}")
         if any(each == listener for each, _ in self._listeners):
             raise UsageError("this event listener was added already: remove it first")
         self._listeners.append((listener, kinds or (Event,)))
@@ -275,7 +284,8 @@ class Reporter:
         while True:
             await self.calls.wait()
             # Shielded: a call that was taken when the client is left would be lost.
-            self._calling = trio.CancelScope(shield=True)
+            # With the limit of `closing`, which may have come since this task was woken.
+            self._calling = trio.CancelScope(shield=True, deadline=self._calls_end_at)
             with self._calling:
                 await self.finish()
             await trio.lowlevel.checkpoint_if_cancelled()  # `wait` is none if calls are queued
@@ -287,7 +297,7 @@ class Reporter:
             limit_s: Seconds for the calls that `run` is making.
         """
         self._is_open = False
-        self._calling.deadline = trio.current_time() + limit_s
+        self._calling.deadline = self._calls_end_at = trio.current_time() + limit_s
 
     async def finish(self) -> None:
         """Make the queued calls; also after `run` has ended."""

@@ -106,6 +106,8 @@ async def test_by_default_the_error_leaves_the_block_once_all_have_refused(
     server: Server, other: Server, reason: str, kind: type[HAClientError]
 ) -> None:
     client, ends = client_of(server, other), list[HAClientError]()
+    told: list[Event] = []
+    client.add_event_listener(told.append, SubscriptionEnded)
     started = 0.0
     with pytest.raises(kind, match=reason):  # noqa: PT012  # the error leaves the block itself
         async with entered(client, partial(live, server)) as peer:
@@ -127,6 +129,7 @@ async def test_by_default_the_error_leaves_the_block_once_all_have_refused(
                 for each in (server, other, server):
                     await refuse_next(each, reason)
     assert [type(each) for each in ends] == [kind]
+    assert [each.sub_id for each in told if isinstance(each, SubscriptionEnded)] == ["s"]
     assert trio.current_time() - started == 0.5  # one wait: the second attempt at A
 
 

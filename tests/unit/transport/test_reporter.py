@@ -34,6 +34,7 @@ from haclient.events import (
     SubscriptionGap,
 )
 from haclient.servers.chooser import DefaultServerChooser
+from haclient.session.connection_state import ConnectionState
 from haclient.transport.reporter import Reporter
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
@@ -135,6 +136,27 @@ async def test_a_fail_over_is_a_series_of_events(server: Server) -> None:
 
 
 @in_virtual_time
+async def test_what_the_logon_says_is_persisted_is_an_event_if_it_was_not_known(
+    server: Server,
+) -> None:
+    events: list[Event] = []
+    client = HAClient.memory_backed("ha", servers=[server.uri], heartbeat=None)
+    client.add_event_listener(events.append, PublishesPersisted)
+    async with entered(client, lambda: live(server)) as peer:
+        sequence = await client.publish("orders", BODY)
+        await peer.expect("publish")
+        await drop(peer)
+        assert sequence is not None
+        again = await live(server, seen=sequence, persisted=sequence)
+        await wait_all_tasks_blocked()
+        await drop(again)
+        await live(server, seen=sequence, persisted=sequence)
+        await wait_all_tasks_blocked()
+        await client.disconnect()
+    assert [each.sequence for each in events if isinstance(each, PublishesPersisted)] == [sequence]
+
+
+@in_virtual_time
 @pytest.mark.row("OB1")
 async def test_a_failed_attempt_has_its_number_and_its_error(server: Server) -> None:
     events: list[Event] = []
@@ -168,6 +190,22 @@ async def test_a_publish_that_is_refused_is_an_event_and_a_listener_can_be_remov
     assert isinstance(failed, PublishRefused)
     assert "not entitled" in str(failed.error)
     assert failed.message.data == BODY
+
+
+@in_virtual_time
+async def test_leaving_limits_also_a_listener_that_was_woken_at_that_moment() -> None:
+    async def post(_event: Event) -> None:
+        await trio.sleep(60)
+
+    reporter = Reporter("c", lambda: 0, on_event=post)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(reporter.run)
+        await wait_all_tasks_blocked()
+        reporter.emit(ConnectionMade)  # the task that calls has not run yet
+        reporter.closing(5)
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began == 5
 
 
 def test_without_a_listener_of_its_kind_no_event_is_made() -> None:
@@ -236,6 +274,28 @@ async def test_a_listener_that_asks_for_them_sees_the_messages_of_every_command(
         assert seen == ["publish a", "heartbeat "]
         assert client._core.session.tap is None  # looking at each message takes time
     assert not any(isinstance(each, MessagesReceived) for each in everything)
+
+
+@in_virtual_time
+async def test_a_client_that_a_listener_disconnects_after_a_failed_attempt_reconnects_no_more(
+    server: Server,
+) -> None:
+    states: list[ConnectionState] = []
+
+    async def note(event: Event) -> None:
+        if isinstance(event, AttemptFailed):
+            await client.disconnect()
+        elif isinstance(event, StateChanged):
+            states.append(event.state)
+
+    client = HAClient.memory_backed("ha", servers=[server.uri], heartbeat=None, on_event=note)
+    async with entered(client, lambda: live(server)) as peer:
+        await drop(peer)
+        again = await server.accept()
+        await again.refuse(await again.expect("logon"), "not licensed")
+        await trio.sleep(1)
+        assert client.state is ConnectionState.DISCONNECTED
+    assert states[-2:] == [ConnectionState.DISCONNECTED, ConnectionState.SHUTDOWN]
 
 
 @in_virtual_time
@@ -326,3 +386,9 @@ async def test_records_about_handlers_and_queues_have_the_fields_too(
     assert {getattr(each, "client", None) for each in records} == {"c"}
     about = {each.sub_id for each in records if "a handler raised" in each.getMessage()}  # type: ignore[attr-defined]  # a field of the client's
     assert about == {"s", "q"}
+
+
+@pytest.mark.parametrize("kind", ["StateChanged", int])
+def test_a_listener_for_what_is_no_kind_of_event_is_refused(kind: object) -> None:
+    with pytest.raises(UsageError, match=r"a class of haclient.events"):
+        Reporter("c", lambda: 0).add(print, (kind,))  # type: ignore[arg-type]  # wrong on purpose
