@@ -308,6 +308,15 @@ class Hub:
         self._check_written()
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
+    def end_subscriptions(self, session: SessionLike) -> bool:
+        """End some subscriptions of a connection that has ended; whether it has had many."""
+        if self._is_unwritten:  # as in `disconnected`
+            return False
+        effects = self._engine.end_subscriptions(session.number, trio.current_time())
+        if effects is not None:
+            self._apply(effects)
+        return effects is not None
+
     def disconnected(self, session: SessionLike, reason: str = ENDED_BY_PEER) -> None:
         """Unregister a connection that has ended; `reason` is for the log and the statistics."""
         self._unfinished.pop(session.number, None)

@@ -212,6 +212,8 @@ class Session:
             self.reason = self.reason or "broker stopped"  # so that nothing is queued any more
             with trio.CancelScope(shield=True):
                 async with self._hub.end_turn:
+                    while self._hub.end_subscriptions(self):
+                        await trio.lowlevel.checkpoint()
                     self._hub.disconnected(self, self.reason)
 
     async def _read(self) -> None:

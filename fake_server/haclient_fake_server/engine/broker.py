@@ -86,6 +86,9 @@ MAX_PATTERN_CHECKS: Final = 10_000
 """Comparisons of new topics with patterns after which a client's other commands wait for their
 turn: about 15 ms."""
 
+ENDS_PER_STEP: Final = 1000
+"""Subscriptions of a connection that has ended which end in one step: about 10 ms."""
+
 _MAX_DIGITS: Final = 18
 """No number of a connection is longer, and Python refuses to convert very long texts."""
 
@@ -381,6 +384,26 @@ class Engine:
                 connection.deferred += messages[number:]
                 self._outbox.wake(connection)
                 break
+
+    def end_subscriptions(self, connection_id: int, now: float) -> Effects | None:
+        """End some subscriptions of a connection that has ended with many.
+
+        Returns:
+            `None` if they are so few that `disconnected` can end them all in its step.
+        """
+        connection = self._connections.get(connection_id)
+        if connection is None or len(connection.subscriptions) <= ENDS_PER_STEP:
+            return None
+        self._begin(now)
+        try:
+            if not connection.has_ended:
+                connection.closing = connection.has_ended = True
+                self._subscribing.leave_topics(connection)
+            else:
+                self._subscribing.leave(connection, limit=ENDS_PER_STEP)
+        except Exception as error:  # as in `disconnected`
+            self._outbox.report_fault(describe(connection), error)
+        return self._finish()
 
     def disconnected(self, connection_id: int, now: float, reason: str = ENDED_BY_PEER) -> Effects:
         """A connection has ended, on either side; `reason` says why, unless the engine has."""

@@ -66,6 +66,7 @@ class Connection:
         beat_due: When the next heartbeat is due.
         last_received: When data last arrived from it.
         early: Frames that this batch sends to it before the journal is written.
+        has_ended: Whether it has ended, and its subscriptions are about to end in steps.
         held: How many of its acks wait for confirmation (see `durability`).
         commands: The commands that it may send, if they are not those of a client.
         consumers: Its subscriptions to queues, by number.
@@ -91,6 +92,7 @@ class Connection:
         "early",
         "end_reason",
         "failed",
+        "has_ended",
         "held",
         "high_waters",
         "id",
@@ -146,6 +148,7 @@ class Connection:
         self.beat_due = NEVER
         self.last_received = now
         self.early: list[bytes] = []
+        self.has_ended = False
         self.held = 0
         self.commands: Mapping[str, Callable[[Connection, Message], None]] | None = None
         self.consumers: dict[int, QueueSubscription] = {}

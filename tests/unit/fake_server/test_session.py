@@ -25,6 +25,7 @@ from haclient.transport.tasks import open_nursery
 from haclient_fake_server import hub as hub_module
 from haclient_fake_server import session
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
+from haclient_fake_server.engine import broker
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
@@ -601,6 +602,39 @@ async def test_unfinished_frames_of_all_connections_share_one_limit(
         await small.send_bytes(frame[600 * KIB :])
         assert (await small.ack("persisted")).status == "success"
         assert server.ended_connections == {"unknown command": 1}
+
+
+class _SubscriptionsOfRounds(trio.abc.Instrument):
+    """How many subscriptions the only connection has after each round of the event loop."""
+
+    def __init__(self, server: BrokerServer) -> None:
+        self._server = server
+        self.counts: list[int] = []
+
+    @override
+    def before_io_wait(self, timeout: float) -> None:
+        count = sum(int(row["subscriptions"]) for row in self._server.rows("clients"))
+        if self.counts[-1:] != [count]:
+            self.counts.append(count)
+
+
+async def test_the_subscriptions_of_one_connection_end_in_several_rounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker, "ENDS_PER_STEP", 2)
+    async with running_broker() as server:
+        async with RawClient.connect(server.uris[0]) as client:
+            await client.logon("reader")
+            for each in range(5):
+                await client.send(c="subscribe", cid="s", t="^a", sub_id=f"{each}", a="processed")
+                await client.ack("processed", "s")
+            rounds = _SubscriptionsOfRounds(server)
+            trio.lowlevel.add_instrument(rounds)
+        with trio.fail_after(LIMIT_S):
+            while server.rows("clients"):
+                await trio.lowlevel.checkpoint()
+        trio.lowlevel.remove_instrument(rounds)
+    assert rounds.counts[:3] == [5, 3, 1]
 
 
 class _EndsOfRounds(trio.abc.Instrument):

@@ -6,6 +6,7 @@ import pytest
 
 from haclient import DeadLetter
 from haclient.protocol.codec import encode_frame
+from haclient_fake_server.engine import broker
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.queues import dispatcher, message_table
 from haclient_fake_server.engine.settings import QueueTopic
@@ -417,6 +418,26 @@ def test_a_dot_in_the_name_of_a_queue_is_no_pattern(bookmark: str) -> None:
     assert world.states("orders.jobs") == (0, 0)
     peer.send(c="sow", cid="3", t="orders_jobs")
     assert [number(each) for each in peer.take() if each.kind == "sow"] == [1]
+
+
+def test_the_subscriptions_of_a_connection_that_has_ended_leave_in_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broker, "ENDS_PER_STEP", 2)
+    world = QueueWorld(max_per_subscription_backlog=10)
+    ending, other = world.client("ending"), world.client("other")
+    for each in range(5):
+        consume(ending, f"{each}")
+    world.publish_numbers(5)
+    assert numbers(ending) == [1, 2, 3, 4, 5]
+    consume(other, opts="max_backlog=10")
+    found: list[list[int]] = []
+    while (effects := world.engine.end_subscriptions(ending.number, world.now)) is not None:
+        world.apply(effects)
+        found.append(numbers(other))
+    ending.close()
+    found.append(numbers(other))
+    assert found == [[], [1, 2], [3, 4], [5]], "none of them goes to a subscription that is to end"
 
 
 @pytest.mark.row("QB30")
