@@ -160,7 +160,7 @@ class SimulatedDisk(Disk):
         copies: dict[int, _Inode] = {}  # a renamed file may stand under two names in the history
 
         def copied(names: dict[Path, _Inode]) -> dict[Path, _Inode]:
-            return {path: copies.setdefault(id(i), i.copy()) for path, i in names.items()}
+            return {path: copies.setdefault(id(i), i.copy()) for path, i in names.copy().items()}
 
         made._names = copied(self._names)
         made._history = {
@@ -188,7 +188,8 @@ class SimulatedDisk(Disk):
     # -- the seam -----------------------------------------------------------
 
     def _in(self, directory: Path) -> dict[Path, _Inode]:
-        return {path: inode for path, inode in self._names.items() if path.parent == directory}
+        names = self._names.copy()  # another thread may make a file meanwhile, as on a real disk
+        return {path: inode for path, inode in names.items() if path.parent == directory}
 
     def _changed(self, path: Path) -> None:
         self._history.setdefault(path.parent, [{}]).append(self._in(path.parent))
@@ -228,7 +229,7 @@ class SimulatedDisk(Disk):
 
     @override
     def listdir(self, path: Path) -> list[str]:
-        return sorted(each.name for each in self._names if each.parent == path)
+        return sorted(each.name for each in self._in(path))
 
     @override
     def rename(self, source: Path, target: Path) -> None:

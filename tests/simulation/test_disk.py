@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -169,6 +171,28 @@ def test_another_process_comes_once_right_after_a_rename() -> None:
         disk.open(FILE.with_name(name), create=True)
         disk.rename(FILE.with_name(name), FILE)
     assert came == [True]
+
+
+def test_a_thread_makes_files_while_others_list_and_sync_the_directory() -> None:
+    disk = SimulatedDisk()
+
+    def make_files() -> None:
+        for number in range(200):
+            disk.open(FILE.with_name(f"{number}.new"), create=True).close()
+            disk.rename(FILE.with_name(f"{number}.new"), FILE.with_name(f"{number % 20}"))
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads take turns in the midst of everything
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            making = thread.submit(make_files)
+            while not making.done():
+                disk.fsync_dir(FILE.parent)
+                disk.listdir(FILE.parent)
+        making.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(disk.listdir(FILE.parent)) == 20
 
 
 def test_production_stores_work_on_it() -> None:

@@ -9,6 +9,7 @@ be another one.
 from __future__ import annotations
 
 import re
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -88,12 +89,15 @@ class ReadFaultDisk(SimulatedDisk):
         self._failing = range(fails_at, fails_at + times) if fails_at else range(0)
         self.is_counting = False
         self.reads: list[str] = []
+        self._one = threading.Lock()  # each read has a number of its own, whatever thread it is in
 
     @override
     def check(self, operation: str, path: Path) -> None:
         if self.is_counting and operation in {"open", "pread"} and self._counts(path):
-            self.reads.append(f"{operation} {path.name}")
-            if len(self.reads) in self._failing:
+            with self._one:
+                self.reads.append(f"{operation} {path.name}")
+                number = len(self.reads)
+            if number in self._failing:
                 raise StoreError(f"{path}: cannot {operation}: planted")
         super().check(operation, path)
 
