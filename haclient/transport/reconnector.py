@@ -34,6 +34,7 @@ from haclient.protocol.uri import Uri
 from haclient.servers.auth import Authenticator, DefaultAuthenticator
 from haclient.servers.chooser import DefaultServerChooser, MovingServerChooser
 from haclient.servers.delay import DelayStrategy, ExponentialDelayStrategy, asked_by
+from haclient.session.acks import is_refusal
 from haclient.session.connection_state import ConnectionState
 from haclient.session.diagnosis import (
     QUIET_S,
@@ -380,8 +381,10 @@ class Reconnector:
             task_status.started()
             try:
                 await self._resubscribe_one(subscription)
-            except HAClientError as error:  # all others would fail like it
+            except HAClientError as error:
                 failures.append(error)
+                if is_refusal(error) and error is not self._failures.fatal:
+                    return  # the others are asked for, too: else each refusal costs a connection
                 # First: a refusal that is read when nobody waits for it would end a subscription.
                 connection.close(error)
                 nursery.cancel_scope.cancel()
@@ -393,7 +396,7 @@ class Reconnector:
                 await places.acquire()
                 await nursery.start(again, subscription)
         if failures:
-            raise failures[0]
+            raise self._failures.fatal or failures[0]
         core.check_connected()
         core.queue_acks.resume()
         core.set_state(ConnectionState.RESUBSCRIBED)

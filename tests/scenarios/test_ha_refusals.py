@@ -158,6 +158,32 @@ async def test_another_server_may_take_both_of_two(
     assert not events
 
 
+async def refuse_three(server: Server) -> Peer:
+    """Accept the client, refuse three of its subscriptions, and accept the fourth."""
+    peer = await live(server)
+    for _ in "abc":
+        await peer.refuse(await peer.expect("subscribe"), "not entitled")
+    assert (await peer.answer("subscribe")).sub_id == "d"
+    await wait_all_tasks_blocked()
+    return peer
+
+
+@pytest.mark.row("SM8")
+async def test_all_that_a_server_refuses_are_asked_for_on_one_connection(server: Server) -> None:
+    client, ended = client_of(server, policy="drop"), list[Event]()
+    client.add_event_listener(ended.append, SubscriptionEnded)
+    async with entered(client, partial(live, server)) as peer:
+        async with answering(peer):
+            for sub_id in "abcd":
+                await client.subscribe("prices", sub_id=sub_id, handler=lambda _: None)
+        await lose(peer)
+        refusing = await refuse_three(server)
+        await refusing.expect_end()
+        async with answering(await refuse_three(server)):
+            await client.flush(timeout=1)
+    assert [each.sub_id for each in ended if isinstance(each, SubscriptionEnded)] == list("abc")
+
+
 @pytest.mark.row("SM8")
 async def test_it_is_dropped_where_the_application_says_so(server: Server) -> None:
     asked: list[tuple[str, HAClientError]] = []
