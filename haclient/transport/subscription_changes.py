@@ -361,6 +361,7 @@ class AutomaticPauses(BackPressure):
         self._changes = changes
         self._reporter = reporter
         self._nursery: trio.Nursery | None = None
+        self._pausing: set[Subscription] = set()  # the command is not answered
         self._paused: set[Subscription] = set()
         self._failed = trio.Event()
         self._failures: list[Exception] = []
@@ -377,9 +378,12 @@ class AutomaticPauses(BackPressure):
 
     @override
     def pause_for_back_pressure(self, subscription: Subscription, /) -> bool:
-        if subscription not in self._paused:
+        # The application may have resumed it since: then it has to be paused again.
+        is_held = subscription in self._paused and subscription.pauses.may_be_paused
+        if not (is_held or subscription in self._pausing):
             if self._nursery is None or not self._can_pause(subscription):
                 return False
+            self._pausing.add(subscription)
             self._paused.add(subscription)
             self._nursery.start_soon(self._pause_until_drained, subscription)
         return True
@@ -395,14 +399,18 @@ class AutomaticPauses(BackPressure):
     async def _pause_until_drained(self, subscription: Subscription) -> None:
         queue = queue_of(subscription)
         try:
-            if await self._pause(subscription):
+            try:
+                has_to_be_resumed = await self._pause(subscription)
+            finally:
+                self._pausing.remove(subscription)
+            if has_to_be_resumed:
                 await queue.drained()
                 await self._resume(subscription)
         except (HAClientError, OSError, trio.ClosedResourceError) as error:
             self._failures.append(error)
             self._failed.set()
         finally:
-            self._paused.remove(subscription)
+            self._paused.discard(subscription)
 
     async def _pause(self, subscription: Subscription) -> bool:
         """Pause a subscription; return whether it has to be resumed."""
@@ -431,7 +439,8 @@ class AutomaticPauses(BackPressure):
             if subscription not in self._router:
                 return
             # It would stay silent for ever. A new connection begins without a pause.
-            self._give_up(subscription, error)
+            if isinstance(error, CommandError):  # one that is late pauses as before
+                self._give_up(subscription, error)
             raise DisconnectedError(
                 f"subscription {subscription.sub_id} was paused while its queue was full, and the "
                 f"server does not resume it ({error}): the client has to reconnect"

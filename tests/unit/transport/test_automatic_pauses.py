@@ -334,7 +334,7 @@ async def test_a_subscription_that_is_not_resumed_ends_the_connection(
 ) -> None:
     """It would be silent for ever, and nobody would know why."""
     slow, reasons = Slow(), list[HAClientError]()
-    async with paused(server, slow, on_event=on_losses(reasons.append)) as (_, peer):
+    async with paused(server, slow, on_event=on_losses(reasons.append)) as (client, peer):
         slow.gate.set()
         resume = await peer.expect("subscribe", options="resume")
         if answer == "refused":
@@ -345,6 +345,8 @@ async def test_a_subscription_that_is_not_resumed_ends_the_connection(
     assert isinstance(reason, DisconnectedError)
     assert "does not resume it" in str(reason)
     assert numbers(slow.got) == list(range(1, 13))
+    changes = client._core.changes  # pyright: ignore[reportPrivateUsage]  # what it remembers
+    assert bool(changes.cannot_pause) == (answer == "refused")
 
 
 @in_virtual_time
@@ -391,6 +393,24 @@ async def test_what_the_application_pauses_meanwhile_is_not_resumed(server: Serv
         assert not log.paused
         await fill(peer, 3, first=13)
         assert numbers(slow.got) == list(range(1, 16))
+
+
+@in_virtual_time
+async def test_what_the_application_resumes_while_it_is_full_is_paused_again(
+    server: Server,
+) -> None:
+    slow = Slow()
+    async with paused(server, slow) as (client, peer):
+        await together(lambda: client.resume("s"), lambda: peer.answer("subscribe"))
+        await fill(peer, 1, first=13)
+        await peer.ack(await peer.expect("subscribe", options="pause"))
+        await wait_all_tasks_blocked()
+        assert log_of(client).paused
+        slow.gate.set()
+        async with answering(peer):
+            await slow.has(13)
+            await wait_all_tasks_blocked()
+        assert not log_of(client).paused
 
 
 @in_virtual_time
