@@ -17,6 +17,7 @@ from haclient_fake_server.engine.filters import (
     compile_filter,
     parse_order_by,
 )
+from haclient_fake_server.engine.filters.parser import Field, parse_filter
 from haclient_fake_server.engine.patterns import TopicMatcher, TopicPatternError
 from support.filter_oracle import Expression, Row, render, verdict
 from support.lengths import length
@@ -112,6 +113,28 @@ def test_any_text_is_an_order_or_an_order_error(text: str, rows: list[Row]) -> N
     else:
         numbers = result.sort(range(len(rows)), document=lambda number: document(rows[number]))
         assert sorted(numbers) == [*range(len(rows))]
+
+
+LETTERS = st.sampled_from("ab")
+LEAVES = st.sampled_from([None, True, 0, 1, 1.5, 2**66, -(2**65), "", "x", "1"])
+TREES: st.SearchStrategy[object] = st.recursive(
+    LEAVES,
+    lambda inner: st.dictionaries(LETTERS, inner) | st.lists(inner, max_size=3),
+    max_leaves=6,
+)
+LEVELS = st.builds("/{}{}".format, LETTERS, st.sampled_from(["", "", "[0]", "[1]"]))
+PATHS = st.lists(LEVELS, min_size=1, max_size=2).map("".join)
+
+
+@settings(max_examples=length(500))
+@given(root=st.dictionaries(LETTERS, TREES, min_size=1), path=PATHS)
+@example(root={"a": ""}, path="/a")
+def test_a_path_finds_in_objects_what_it_finds_in_arrays_of_them(root: object, path: str) -> None:
+    """Objects without arrays take a short way."""
+    field = parse_filter(path)
+    assert isinstance(field, Field)
+    found, wrapped = (Document(json.dumps(each).encode()) for each in (root, [root]))
+    assert repr(found.values(field.path)) == repr(wrapped.values(field.path))
 
 
 @settings(max_examples=length(200))

@@ -70,7 +70,12 @@ def compile_filter(text: str) -> Filter:
         FilterError: The text is not a filter, or too long, too deep, or holds a bad pattern.
     """
     result = _scalar(parse_filter(text))
-    return lambda document: truth(result(document)) is True
+
+    def matches(document: Document) -> bool:
+        answer = result(document)
+        return answer if isinstance(answer, bool) else truth(answer) is True
+
+    return matches
 
 
 def compile_expression(text: str) -> Scalar:
@@ -123,9 +128,9 @@ def _logic(node: Not | AllOf | AnyOf) -> Scalar:
 def _test(node: Compare | Between | In | Like | Affix | IsNull | IsNan) -> Scalar:
     match node:
         case Compare(symbol, left, right):
-            return _comparison(COMPARISONS[symbol], _several(left), _several(right))
-        case Between(operand, low, high):
-            return _between(_several(operand), _several(low), _several(high))
+            return _compare(COMPARISONS[symbol], _several(left), right)
+        case Between():
+            return _between(node)
         case In(operand, choices):
             return _in(_several(operand), choices)
         case Like():
@@ -233,6 +238,12 @@ def _any_of(parts: list[Scalar]) -> Scalar:
 # --- tests that any element may satisfy -----------------------------------
 
 
+def _compare(test: Comparison, left: Several, right: Node) -> Scalar:
+    if isinstance(right, Literal):
+        return _any_element(left, _compared_with(right.value, test))
+    return _comparison(test, left, _several(right))
+
+
 def _comparison(test: Comparison, left: Several, right: Several) -> Scalar:
     def run(document: Document) -> bool:
         others = right(document)
@@ -245,7 +256,23 @@ def _comparison(test: Comparison, left: Several, right: Several) -> Scalar:
     return run
 
 
-def _between(operand: Several, low: Several, high: Several) -> Scalar:
+def _compared_with(constant: Value, test: Comparison) -> Test:
+    """`compare` with a constant, without its checks for values of the same kind."""
+    kinds: tuple[type, ...] = (str,) if isinstance(constant, str) else (int, float)
+    if constant is None:
+        kinds = ()
+    return lambda value: (
+        test(value, constant) if type(value) in kinds else compare(test, value, constant)
+    )
+
+
+def _between(node: Between) -> Scalar:
+    operand, low, high = _several(node.operand), _several(node.low), _several(node.high)
+    if isinstance(node.low, Literal) and isinstance(node.high, Literal):
+        at_least = _compared_with(node.low.value, _AT_LEAST)
+        at_most = _compared_with(node.high.value, _AT_MOST)
+        return _any_element(operand, lambda value: at_least(value) and at_most(value))
+
     def run(document: Document) -> bool:
         lows, highs = low(document), high(document)
         return any(
@@ -303,7 +330,13 @@ def _affix(operand: Several, choices: list[Several], *, ends: bool) -> Scalar:
 
 
 def _any_element(operand: Several, test: Test) -> Scalar:
-    return lambda document: any(test(value) for value in operand(document))
+    def run(document: Document) -> bool:
+        for value in operand(document):  # noqa: SIM110  # a generator would take half of the time
+            if test(value):
+                return True
+        return False
+
+    return run
 
 
 def _is_null(operand: Scalar) -> Scalar:

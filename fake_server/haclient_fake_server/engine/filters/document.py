@@ -113,6 +113,8 @@ def _gather(root: Json, steps: tuple[Step, ...]) -> tuple[Value, ...]:
         if name not in node:
             return ()
         node = node[name]
+    if isinstance(node, float) or (isinstance(node, str) and node):
+        return (node,)  # most values by far: they are `normal` already
     if isinstance(node, list):
         return _gather_from_arrays(root, steps)
     return () if isinstance(node, dict) else (normal(node),)
