@@ -225,9 +225,10 @@ class Session:
                 self.finish(f"auth: no logon within {LOGON_LIMIT_S:g} s")
             elif not self.reason:  # else the last ack has to be sent first
                 await self._cut_in_turn(ENDED_BY_PEER)
-        except ProtocolError as error:  # bytes that are no frames or no commands
-            self.put(end_ack("unknown command", detail=str(error)))
-            self.finish(f"unknown command: {error}")
+        except ProtocolError as error:  # bytes that are no frames or no commands, or half a request
+            async with self._hub.end_turn:
+                self.put(end_ack("unknown command", detail=str(error)))
+                self.finish(f"unknown command: {error}")
         except OSError as error:  # the peer closed without an orderly end
             await self._cut_in_turn(f"connection lost: {error}")
 

@@ -14,6 +14,7 @@ import pytest
 import trio
 import trio.abc
 import trio.lowlevel
+import trio.testing
 from typing_extensions import override
 
 from haclient.client import Client
@@ -658,13 +659,18 @@ class _EndsOfRounds(trio.abc.Instrument):
         self.most, self.ends = max(self.most, ends - self.ends), ends
 
 
-async def test_of_many_connections_that_end_at_once_one_ends_in_a_round() -> None:
+@pytest.mark.parametrize("is_http", [False, True])
+async def test_of_many_connections_that_end_at_once_one_ends_in_a_round(*, is_http: bool) -> None:
     async with running_broker() as server:
         streams = [
             await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0])) for _ in "12345"
         ]
         for number, stream in enumerate(streams):
-            await RawClient(stream).logon(f"client-{number}")
+            if is_http:
+                await stream.send_all(b"GET / HTTP/1.1\r\n")
+            else:
+                await RawClient(stream).logon(f"client-{number}")
+        await trio.testing.wait_all_tasks_blocked(0.01)
         rounds = _EndsOfRounds(server)
         trio.lowlevel.add_instrument(rounds)
         for stream in streams:
