@@ -113,7 +113,8 @@ class Uri:
         tcp_nodelay: TCP_NODELAY; `None` leaves the choice to the client.
         tcp_sndbuf: Send buffer in bytes.
         tcp_rcvbuf: Receive buffer in bytes.
-        tcp_linger: SO_LINGER in seconds.
+        tcp_linger: 0 drops what is unsent when the connection is closed (SO_LINGER); with any other
+            number the system sends it in the background, as without the option.
         tcp_keepalive: SO_KEEPALIVE.
         ip_protocol_prefer: `ipv4` or `ipv6`: which addresses of a name to try first.
         compression: `zlib`, or empty for none.

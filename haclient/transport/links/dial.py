@@ -337,9 +337,8 @@ def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, uri.tcp_sndbuf)
     if uri.tcp_rcvbuf is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, uri.tcp_rcvbuf)
-    if uri.tcp_linger is not None:
-        linger = struct.pack("ii", 1, uri.tcp_linger)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    if uri.tcp_linger == 0:  # else a close would block the event loop for so many seconds
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     if uri.tcp_keepalive is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(uri.tcp_keepalive))
 

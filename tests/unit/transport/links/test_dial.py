@@ -55,13 +55,21 @@ async def test_the_options_of_the_address_reach_the_socket() -> None:
     async with await listener() as server:
         link = await dialled(
             f"tcp://127.0.0.1:{port(server)}/amps?tcp_nodelay=false&tcp_sndbuf=50000"
-            "&tcp_rcvbuf=60000&tcp_linger=3&tcp_keepalive=true&bind=127.0.0.1"
+            "&tcp_rcvbuf=60000&tcp_linger=0&tcp_keepalive=true&bind=127.0.0.1"
         )
         assert not option(link, socket.IPPROTO_TCP, socket.TCP_NODELAY)
         assert option(link, socket.SOL_SOCKET, socket.SO_SNDBUF) >= 50_000
         assert option(link, socket.SOL_SOCKET, socket.SO_RCVBUF) >= 60_000
         assert option(link, socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[4] == 3
+        assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[0] == 1
+        link.close()
+
+
+@pytest.mark.row("AT5")
+async def test_no_close_lingers_in_the_event_loop() -> None:
+    async with await listener() as server:
+        link = await dialled(f"tcp://127.0.0.1:{port(server)}/amps?tcp_linger=3")
+        assert link._socket.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)[0] == 0
         link.close()
 
 
