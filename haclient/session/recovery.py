@@ -294,11 +294,16 @@ class Failures:
 
         Raises:
             UsageError: The application does not answer with one of the words.
+            HAClientError: What its function raises, which ends the client.
         """
         if (sub_id, uri) not in self._refusals:
             self._refusals.add((sub_id, uri))
             return Refusal.NEXT_SERVER
-        refusal = REFUSALS[True, policy_word(self._on_refusal, sub_id, error)]
+        try:
+            refusal = REFUSALS[True, policy_word(self._on_refusal, sub_id, error)]
+        except HAClientError as raised:  # of the application, such as the error itself
+            self.fatal = raised
+            raise
         if refusal is Refusal.END:
             self.fatal = error
         return refusal

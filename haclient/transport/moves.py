@@ -135,24 +135,31 @@ class Moves:
         core, chooser, reporter = self._core, self._chooser, self._core.reporter
         while isinstance(chooser, MovingServerChooser):
             await trio.sleep(chooser.check_every)
-            for uri, authenticator in chooser.to_check():
-                error = await self._check(uri, authenticator, self._timeout_s)
-                if error is not None:
-                    safe = Uri.parse(uri).safe
-                    reporter.log.info("client %s: %s: %s", core.name, safe, error)
-                chooser.report_check(uri, error, trio.current_time())
             try:
-                is_due = await answer_of(chooser.is_move_due(trio.current_time()))
-            except EXPECTED as error:  # the connection works
-                core.reporter.log.warning(
-                    "client %s stays at %s: %s", core.name, core.reporter.safe_uri, error
+                await self._watch_once(chooser)
+            except EXPECTED as error:  # of the chooser; the connection works
+                reporter.log.warning(
+                    "client %s stays at %s: %s", core.name, reporter.safe_uri, error
                 )
-                continue
-            if is_due and self._move.state is MoveState.ENDED:
-                self._move = move = Move("", MoveState.DRAINING)
-                if await self._drain(move):
+
+    async def _watch_once(self, chooser: MovingServerChooser) -> None:
+        core, reporter = self._core, self._core.reporter
+        for uri, authenticator in chooser.to_check():
+            error = await self._check(uri, authenticator, self._timeout_s)
+            if error is not None:
+                safe = Uri.parse(uri).safe
+                reporter.log.info("client %s: %s: %s", core.name, safe, error)
+            chooser.report_check(uri, error, trio.current_time())
+        is_due = await answer_of(chooser.is_move_due(trio.current_time()))
+        if is_due and self._move.state is MoveState.ENDED:
+            self._move = move = Move("", MoveState.DRAINING)
+            if await self._drain(move):
+                try:
                     chooser.report_move()
-                    self._leave(move, f"the client moves to {move.target}")
+                except EXPECTED as error:
+                    self._next(MoveEvent.FAILED, error)
+                    raise
+                self._leave(move, f"the client moves to {move.target}")
 
     # -- what becomes of it -----------------------------------------------------------------------
 

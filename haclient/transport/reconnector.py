@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from functools import partial
 from inspect import isawaitable
 from typing import Final, TypeVar
 
@@ -175,10 +176,14 @@ class Reconnector:
         core.status.failure = error
         core.counters.failed_attempts += FailureAction.COUNT in actions
         self._plan.next(StepOutcome.FAILED)
+        is_final = FailureAction.END in actions
         if self._is_chosen and FailureAction.BLAME in actions:
-            self._chooser.report_failure(error, self._info())
+            try:
+                self._tell(partial(self._chooser.report_failure, error, self._info()))
+            except ReconnectGaveUp as gave_up:
+                error, is_final = gave_up, True
         await core.abandon(error)
-        if FailureAction.END in actions:
+        if is_final:
             self._give_up(error)
         elif core.status.expects_connection and core.status.state is ConnectionState.DISCONNECTED:
             core.set_state(ConnectionState.RECONNECTING)  # else it was stopped meanwhile
@@ -260,7 +265,7 @@ class Reconnector:
         self._is_chosen = not target
         self._uri = target or await self._chosen(self._chooser.current_uri)
         if not self._uri:
-            raise ReconnectGaveUp(self._plan.attempts, self._chooser.error())
+            raise ReconnectGaveUp(self._plan.attempts, self._chooser_error())
         refused = self._failures.refused_credentials(self._uri) if self._is_chosen else None
         if refused is not None:
             raise refused
@@ -276,12 +281,25 @@ class Reconnector:
         except EXPECTED as error:  # no server was tried, so no delay would follow
             raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__ or error
 
+    def _chooser_error(self) -> str:
+        try:
+            return self._chooser.error()
+        except EXPECTED as error:
+            return str(error)
+
+    def _tell(self, report: Callable[[], object]) -> None:
+        """Tell the chooser or the delay strategy something, without which nothing can go on."""
+        try:
+            report()
+        except EXPECTED as error:  # not for the server: another one would help as little
+            raise ReconnectGaveUp(self._plan.attempts, str(error)) from error.__cause__ or error
+
     async def _wait(self) -> None:
         try:
             with asked_by(self):
                 delay_s = self.delay.delay_for(self._uri, trio.current_time())
         except EXPECTED as error:  # the strategy gives up
-            why = f"{error}; the last error: {self._chooser.error()}"
+            why = f"{error}; the last error: {self._chooser_error()}"
             raise ReconnectGaveUp(self._plan.attempts, why) from error
         # A planned move is not a loss: the chooser has seen that the server is there.
         is_move = self.moves.is_moving and not self._plan.attempts
@@ -292,7 +310,7 @@ class Reconnector:
 
     def _reset_delay(self) -> None:
         with asked_by(self):
-            self.delay.reset()
+            self._tell(self.delay.reset)
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
@@ -325,7 +343,7 @@ class Reconnector:
         core = self._core
         core.check_connected()
         if self._is_chosen or isinstance(self._chooser, MovingServerChooser):
-            self._chooser.report_success(self._info())
+            self._tell(partial(self._chooser.report_success, self._info()))
         publishes, server = core.publisher.publishes, core.status.server
         if server is not None:  # before the store is reconciled: one of the user may accept a gap
             name, address = core.name, core.status.address
@@ -372,7 +390,7 @@ class Reconnector:
 
     async def _resubscribe(self) -> None:
         """Send the subscriptions again, in their order, without a round trip for each."""
-        core, failures = self._core, list[HAClientError]()
+        core, failures = self._core, list[Exception]()
         connection = core.check_connected()
         places = trio.Semaphore(MAX_RESUBSCRIBING)
 
@@ -381,12 +399,14 @@ class Reconnector:
             task_status.started()
             try:
                 await self._resubscribe_one(subscription)
-            except HAClientError as error:
-                failures.append(error)
-                if is_refusal(error) and error is not self._failures.fatal:
+            except Exception as error:  # also of the application's policy
+                is_answer = isinstance(error, HAClientError) and is_refusal(error)
+                if is_answer and error is not self._failures.fatal:
+                    failures.append(error)
                     return  # the others are asked for, too: else each refusal costs a connection
+                failures.insert(0, error)
                 # First: a refusal that is read when nobody waits for it would end a subscription.
-                connection.close(error)
+                connection.close(error if isinstance(error, HAClientError) else None)
                 nursery.cancel_scope.cancel()
             finally:
                 places.release()
