@@ -6,6 +6,7 @@ blank line: whatever follows belongs to the stream, and needs no layer that give
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -326,9 +327,12 @@ async def _resolve_host(host: str, port: int) -> Sequence[_AddressInfo]:
     if resolver is not None or not host.isascii():
         return await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     resolve = partial(socket.getaddrinfo, host.encode(), port, type=socket.SOCK_STREAM)
-    return await trio.to_thread.run_sync(
-        resolve, abandon_on_cancel=True, limiter=own_threads("names")
-    )
+    try:
+        return await trio.to_thread.run_sync(
+            resolve, abandon_on_cancel=True, limiter=own_threads("names")
+        )
+    except RuntimeError as error:  # of Python; a moment later there may be one
+        raise OSError(errno.EAGAIN, f"no thread to look its name up: {error}") from error
 
 
 def _apply_options(sock: trio.socket.SocketType, uri: Uri) -> None:

@@ -275,3 +275,15 @@ async def test_no_descriptor_is_a_refusal_like_any_other(uri: str) -> None:
             await dial(Uri.parse(uri), timeout=60)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.row("CC2")
+async def test_a_name_that_no_thread_can_look_up_is_an_attempt_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def run_sync(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+    with pytest.raises(ConnectionRefused, match="no thread to look its name up"):
+        await dial(Uri.parse("tcp://localhost:1/amps"), timeout=1)
