@@ -154,8 +154,9 @@ class BrokerConfig:
         conflation_time: In what the intervals of `conflation` are measured while a subscription is
             replayed: the time of the `replay`, or that of the `messages`.
         max_unsent_bytes: Unsent bytes of all connections together, in memory, above which those of
-            the one with the most go to a file, or it is cut as a slow client. What waits behind the
-            answers of queries has the same limit, above which the one with the most is cut.
+            the one with the most go to a file, or it is cut as a slow client. Messages
+            that wait behind the answers of queries have the same limit, above which the connection
+            with the most is cut.
         max_offline_bytes: Unsent bytes of all connections together, in files, above which the one
             with the most is cut as a slow client.
         max_frame_bytes: A larger frame closes its connection, and a delta publish that would make a

@@ -486,7 +486,7 @@ class Hub:
             self._points.reach(KillPoint.AFTER_CONFIRMED)
 
     def _check_written(self) -> None:
-        """Check that no write has failed: the engine counts on what the journal lacks then.
+        """Check that no write has failed: then the engine has records that the journal lacks.
 
         Raises:
             JournalStopped: One has; it is the cause.

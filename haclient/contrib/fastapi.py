@@ -49,7 +49,7 @@ KEEP_ALIVE_S: Final = 15.0
 """Proxies close connections on which nothing is sent, often after a minute."""
 
 SEND_LIMIT_S: Final = 15.0
-"""A browser that reads nothing fills its stream, which would hold up the client for all others."""
+"""After so long a browser that reads nothing is cut: a full stream stops the client's reading."""
 
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")  # each of them ends a field
 

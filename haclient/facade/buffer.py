@@ -90,7 +90,7 @@ class StreamBuffer:
             self._taking.release()
 
     def _finish_taken(self) -> None:
-        """The caller asks for more: before it waits for another one, which may be for ever."""
+        """The caller asks for more: finish its messages before it waits, maybe for ever."""
         self._stream._finish_taken()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 
     async def _take(self, take: Take, most: int | None) -> list[Message]:

@@ -631,7 +631,7 @@ class TrioThread(ABC):
     def _own_error(self) -> BaseException | None:
         """The error that has ended the client, with the traceback that it had then.
 
-        Each raise lengthens that by frames, which keep what a failed call was given.
+        Each raise adds frames to it, which would keep the arguments of failed calls alive.
         """
         if self.error is not None and self.has_ended:
             self.error.__traceback__ = self._traceback

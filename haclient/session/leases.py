@@ -434,7 +434,7 @@ MAX_COUNTED: Final = 10_000
 MAX_EXTENDED: Final = 10_000
 """Extended leases that are recorded before the ended ones are removed."""
 
-_WAIT_OF_LEASE: Final = 0.1  # an acknowledgement that waits for others is to come before its end
+_WAIT_OF_LEASE: Final = 0.1  # of the lease: the most that an acknowledgement waits for others
 _USED_OF_LEASE: Final = 0.9  # a cancel after the end of its lease might meet the next one
 
 

@@ -87,7 +87,7 @@ MAX_PATTERN_CHECKS: Final = 10_000
 turn: about 15 ms."""
 
 ENDS_PER_STEP: Final = 1000
-"""Subscriptions of a connection that has ended which end in one step: about 10 ms."""
+"""How many subscriptions of an ended connection are removed in one step: about 10 ms."""
 
 _MAX_DIGITS: Final = 18
 """No number of a connection is longer, and Python refuses to convert very long texts."""

@@ -124,7 +124,7 @@ class Request:
         return body if self.fields is None else self.fields.apply(body, message_type)
 
     def seen_of(self, records: int, matches: int) -> int:
-        """How many records of a topic its user is told of: not of those that it may not read."""
+        """How many records of a topic to report: only those that its user may read."""
         return matches if self.is_restricted else records
 
     @property

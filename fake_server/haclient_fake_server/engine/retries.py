@@ -13,8 +13,8 @@ from haclient_fake_server.engine.timers import Action, Clock
 from haclient_stores.errors import StoreCorrupt, StoreError
 
 MAX_ATTEMPTS: Final = 10
-"""How often in a row work of the broker may fail: then it waits for the next start. Not where the
-disk fails: that may pass."""
+"""After so many failures in a row, work of the broker waits for the next start. Failures of the
+disk may pass: then it is tried again without a limit."""
 
 MAX_RETRY_S: Final = 60.0
 """The longest wait before it is tried again; the first is a second, and each doubles it."""

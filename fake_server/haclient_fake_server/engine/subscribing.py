@@ -269,7 +269,7 @@ class Subscribing:
     def cut_slow(self) -> None:
         """Cut the subscribers for which too much is held back: they do not read their answers.
 
-        That is more than one may have, or the most of all where they have too much together.
+        Those are all above their own limit, and the largest until the rest is below the common one.
         """
         held: list[tuple[int, Subscription]] = []
         for item in self._held.values():

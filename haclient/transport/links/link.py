@@ -296,8 +296,8 @@ ZLIB_RECEIVE_BYTES: Final = 16 * 1024
 
 
 MAX_STORED_BYTES: Final = 1024
-"""So much of a stream is sent as it is: a compressor takes 256 KiB, and many connections end when
-they have been sent no more than a refusal."""
+"""The first bytes of a stream, sent without compression: a compressor takes 256 KiB, and many
+connections end after no more than a refusal."""
 
 _ZLIB_HEADER: Final = b"\x78\x9c"  # of RFC 1950; the stream has no end, and so no checksum
 

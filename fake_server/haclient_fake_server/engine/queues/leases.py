@@ -1,4 +1,4 @@
-"""What a queue gives away: leases, deliveries and expired messages."""
+"""Leases, deliveries and expired messages of a queue."""
 
 from __future__ import annotations
 

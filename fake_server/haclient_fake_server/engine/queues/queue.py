@@ -558,14 +558,14 @@ class Queue:
                 self._end_lease(lease)
 
     def _due_here(self) -> list[Deadlines]:
-        """The expirations that are to be carried out: none while there are some put off."""
+        """The expirations that this broker carries out: none while earlier ones wait to be read."""
         if self._put_off:
             return []
         expired = [self._expirations] if self.expires_own else []
         return [*expired, self._replicated_expirations] if self.expires_replicated else expired
 
     def expire_put_off(self) -> None:
-        """Expire what could not be read when it expired; nothing is to be delivered before.
+        """Expire the messages that could not be read when they expired; call it before a delivery.
 
         Raises:
             StoreError: Some of it can still not be read.
@@ -579,7 +579,7 @@ class Queue:
     # --- internals -------------------------------------------------------------------------------
 
     def _end_lease(self, lease: Lease) -> None:
-        """A consumer has a message no more: it returns to the queue, or expires."""
+        """End a lease: its message returns to the queue, or expires."""
         if self.is_at_most_once:
             self._forget((lease,))
             return
@@ -601,7 +601,7 @@ class Queue:
         self._return(lease)
 
     def _return(self, lease: Lease) -> None:
-        """A consumer has a message no more, which stays in the queue."""
+        """End a lease; its message stays in the queue."""
         position = lease.row.position
         self._attempts[position] = (lease.deliveries, lease.cancels)
         self._forget((lease,))

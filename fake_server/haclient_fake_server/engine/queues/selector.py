@@ -99,7 +99,7 @@ class Selector:
         return self._matches is None
 
     def accepts(self, document: Document | None) -> bool:
-        """Whether its consumers want a message; one that is gone is for all: it is reported."""
+        """Whether its consumers want a message; all want a removed one, so that it is reported."""
         if self._matches is None or document is None:
             return True
         try:

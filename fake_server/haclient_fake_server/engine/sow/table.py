@@ -513,7 +513,7 @@ def sorted_parts(
         part_bytes: Where a part ends: see `Search.parts`.
 
     Returns:
-        Of each part the records of the result, in its order over all topics, and the cost.
+        The records that each part adds to the sorted result of all topics, and its cost.
     """
     runs: list[list[tuple[tuple[Rank, str], SowTable, SowRecord]]] = []
     for search in searches:
