@@ -118,7 +118,15 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
     options: str = "",
     correlation_id: str = "",
 ) -> dict[str, str | int]:
-    """The header of a logon frame, by wire name and without empty fields."""
+    """The header of a logon frame, by wire name and without empty fields.
+
+    Raises:
+        UsageError: The password, of an application's authenticator, is no text.
+    """
+    text: object = password
+    if not isinstance(text, str):
+        found = type(text).__name__
+        raise UsageError(f"an authenticator gives a password or token as text, not {found}")
     fields: dict[str, str | int] = {
         "c": "logon",
         "cid": command_id,
