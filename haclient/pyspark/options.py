@@ -72,6 +72,9 @@ _TIMES: Final = "a time such as 2026-01-31T09:30:00Z, 20260131T093000 or millise
 _FOREIGN: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What PySpark itself puts among the options of a source or sink."""
 
+LOCAL_SCHEME: Final = re.compile(r"^file:(?://[^/]*)?(?=/)")
+"""Before the path, in the URI of a file of this machine."""
+
 _EXAMPLE_URI: Final = "tcp://127.0.0.1:9007/amps/json"
 _BETWEEN_URIS: Final = re.compile(r"[\s,]*,\s*(?=[A-Za-z]+://)")
 _MAYBE_SECRET: Final = re.compile(r"^(?!.*@).*?://[^/]*:(?!\d+(?:[/?]|$))")
@@ -98,7 +101,7 @@ class OptionReader:
         self._given: dict[str, str] = {}
         self._typed: dict[str, str] = {}  # aliases that were used
         self._known: dict[str, str] = {}
-        table = _ALIASES_OF.get(format, _ALIASES)
+        self._aliases = table = _ALIASES_OF.get(format, _ALIASES)
         aliases = {name.lower(): name for name in table}
         for typed, value in given.items():
             alias = aliases.get(typed.lower())
@@ -230,10 +233,8 @@ class OptionReader:
         Raises:
             UsageError: One has not.
         """
-        table = _ALIASES_OF.get(self._format, _ALIASES)
-        known = {
-            name.lower(): name for name, meant in table.items() if meant.lower() in self._known
-        }
+        aliases = self._aliases.items()
+        known = {name.lower(): name for name, meant in aliases if meant.lower() in self._known}
         known |= self._known
         for name in self._given:
             if name in self._known or name in _FOREIGN:

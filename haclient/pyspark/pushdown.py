@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 from haclient.pyspark.options import MAX_INTEGER
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ANY: Final = -MAX_INTEGER, MAX_INTEGER
 
 
 def wanted_texts(condition: Filter, column: str) -> frozenset[object] | None:
@@ -35,14 +36,14 @@ def wanted_texts(condition: Filter, column: str) -> frozenset[object] | None:
             return None
 
 
-def wanted_range(condition: Filter, column: str) -> tuple[int, int] | None:
-    """The range of a column of numbers or times in which a condition can hold; `None` for any.
+def wanted_range(condition: Filter, column: str) -> tuple[int, int]:
+    """The range of a column of numbers or times in which a condition can hold.
 
     Returns:
         The first value and the one after the last; of times, in microseconds since 1970.
     """
     if getattr(condition, "attribute", None) != (column,):
-        return None
+        return _ANY
     match getattr(condition, "value", None):
         case int(number):
             return _bounds(condition, number)
@@ -50,10 +51,10 @@ def wanted_range(condition: Filter, column: str) -> tuple[int, int] | None:
             aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
             return _bounds(condition, (aware - _EPOCH) // timedelta(microseconds=1))
         case _:
-            return None
+            return _ANY
 
 
-def _bounds(condition: Filter, value: int) -> tuple[int, int] | None:
+def _bounds(condition: Filter, value: int) -> tuple[int, int]:
     match condition:
         case EqualTo():
             return value, value + 1
@@ -66,4 +67,4 @@ def _bounds(condition: Filter, value: int) -> tuple[int, int] | None:
         case LessThanOrEqual():
             return -MAX_INTEGER, value + 1
         case _:
-            return None
+            return _ANY

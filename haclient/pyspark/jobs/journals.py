@@ -22,7 +22,7 @@ from haclient.pyspark.jobs.damage import Damage, note_damage
 from haclient.pyspark.journal.frames import read_journal
 from haclient.pyspark.journal.log import JournalLog, is_broker_directory
 from haclient.pyspark.journal.reading import Split, SplitReader
-from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings, plan
+from haclient.pyspark.journal.source import JournalSettings, plan
 from haclient.pyspark.rows import COLUMNS, STRICT, DataLoss, check_columns, in_tasks, schema_ddl
 
 HEADER_COLUMNS: Final = ("topic", "publisher_id", "sequence", "position", "timestamp", "command")
@@ -82,7 +82,7 @@ class Journal:
                     "broker, or leave out --message-type"
                 )
             return cls(read_export(SparkSession.active(), str(journal)))
-        log = open_log(journal)
+        log = JournalLog(Path(journal), sealed=True)
         options: dict[str, Any] = {"columns": columns}
         if message_type is not None:
             options["messageType"] = message_type
@@ -156,26 +156,14 @@ AnyJournal: TypeAlias = Journal | DataFrame | str | Path
 """Rows, or a directory: that of a broker or of an export, or an address such as `s3a://...`."""
 
 
-def open_log(directory: str | Path) -> JournalLog:
-    """The log in a broker's directory as it is now; sealed segments count as long as one is there.
-
-    Raises:
-        StoreCorrupt: The last segment is damaged.
-    """
-    log = JournalLog(Path(directory), sealed=True)
-    log.refresh()
-    return log
-
-
 def parts_of(log: JournalLog, first: int = 0) -> tuple[SplitReader, list[Split]]:
     """What tasks read of a log from a position on to judge the order, and how."""
     options = {"journalPath": str(log.directory), "columns": ",".join(kernels.ORDER_COLUMNS)}
     if first:
         options["startingPosition"] = str(first)
     settings = JournalSettings(options)
-    wanted = JournalRangeReader(settings).range_of(log)
-    parts = plan(settings, log, wanted, settings.is_wanted)
-    return SplitReader(log.directory, settings.columns), [each.value for each in parts]
+    splits = plan(settings, log, settings.range_of(log), settings.is_wanted)
+    return SplitReader(log.directory, settings.columns), splits
 
 
 def read_export(spark: SparkSession, path: str) -> DataFrame:

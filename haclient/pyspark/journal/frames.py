@@ -7,11 +7,9 @@ Positions are fixed, so each row comes once, whatever the broker seals or remove
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,10 +18,10 @@ from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.pieces import wanted_manifests
 from haclient.pyspark.journal.records import MAX_TIME_US, RowRange
-from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file
-from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
+from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file, warn
+from haclient.pyspark.journal.source import JournalSettings
 from haclient.pyspark.options import JOURNAL
-from haclient.pyspark.rows import SEALED_COLUMNS, STRICT, schema_ddl
+from haclient.pyspark.rows import SEALED_COLUMNS, STRICT, schema_ddl, union_of
 from haclient_fake_server.journal.format import Manifest
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 _GLOB: Final = re.compile(r"[\\{}\[\]*?]")
 _ESCAPED: Final = r"\\\g<0>"
-
-_log = logging.getLogger(__name__)
 
 
 def read_journal(
@@ -71,7 +67,7 @@ def read_journal(
     settings = JournalSettings(given)
     given["journalPath"] = str(settings.path.absolute())  # workers have another directory
     log = settings.open_log()
-    plan = JournalPlan(settings, log, JournalRangeReader(settings).range_of(log))
+    plan = JournalPlan(settings, log, settings.range_of(log))
     kept = {n: v for n, v in given.items() if not n.lower().startswith(("starting", "ending"))}
     frames = [
         plan.of_journal(spark, kept, part)
@@ -81,7 +77,7 @@ def read_journal(
     ]
     if not frames:
         return spark.createDataFrame([], schema_ddl(settings.columns))
-    return reduce(lambda left, right: left.unionAll(right), frames)
+    return union_of(frames)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +100,8 @@ class JournalPlan:
         Args:
             verify: Whether files are checked byte by byte.
         """
-        wanted, settings = self.wanted, self.settings
-        chosen = wanted_manifests(
-            self.log.manifests, wanted, settings.is_wanted, message_type=settings.message_type
-        )
+        wanted = self.wanted
+        chosen = wanted_manifests(self.log.manifests, wanted, self.settings.is_wanted)
         files = {each.number: self._whole_file(each, verify=verify) for each in chosen}
         for is_sealed, group in groupby(chosen, lambda each: files[each.number] is not None):
             manifests = [*group]
@@ -124,21 +118,20 @@ class JournalPlan:
             try:
                 file.checked.check()
             except (OSError, StoreCorrupt) as error:
-                _log.warning("%s: the journal is read instead; seal it again", error)
+                warn(error)
                 return None
         return file
 
     def of_files(self, spark: SparkSession, files: Sequence[SealedFile]) -> DataFrame:
         """The wanted rows of some Parquet files."""
-        wanted, kind = self.wanted, self.settings.message_type
-        topics = self.log.topics(self.settings.is_wanted, message_type=kind)
+        wanted, topics = self.wanted, self.log.topics(self.settings.is_wanted)
         paths = [f"file://{_GLOB.sub(_ESCAPED, str(each.path.absolute()))}" for each in files]
         rows = spark.read.schema(schema_ddl(SEALED_COLUMNS)).options(**STRICT).parquet(*paths)
         if files[0].manifest.first_position < wanted.first_position:
             rows = rows.where(rows["position"] >= wanted.first_position)
         if files[-1].manifest.next_position > wanted.end_position:
             rows = rows.where(rows["position"] < wanted.end_position)
-        if len(topics) < len(self.log.topics(lambda _: True)):
+        if len(topics) < len(self.log.topics(lambda _, __: True)):
             rows = rows.where(rows["topic_id"].isin(*topics))
         return self._in_time(rows).select(*self.settings.columns)
 

@@ -23,6 +23,7 @@ began at an earlier position, which happens when the end of a log was lost with 
 from __future__ import annotations
 
 import gzip
+import logging
 import os
 import sys
 import zlib
@@ -38,13 +39,8 @@ import pyarrow as pa
 
 from haclient.errors import StoreCorrupt, StoreError, UsageError
 from haclient.protocol.identity import publisher_id
-from haclient.pyspark.journal.pieces import Piece, has_type, may_hold, plan_splits, strides
-from haclient.pyspark.journal.records import (
-    HEADER,
-    RowRange,
-    headers_at,
-    record_offsets,
-)
+from haclient.pyspark.journal.pieces import Piece, TopicTest, may_hold, strides, wanted_pieces
+from haclient.pyspark.journal.records import HEADER, RowRange, headers_at, record_offsets
 from haclient.pyspark.journal.sealed import SealedFile, sealed_file
 from haclient.pyspark.rows import DataLoss, printable
 from haclient_fake_server.journal.format import (
@@ -80,6 +76,8 @@ _NAMES: Final = ("utf-8", "surrogateescape")
 
 _ATTEMPTS: Final = 5
 """So often segments may be removed while they are listed."""
+
+_log = logging.getLogger(__name__)
 
 
 class JournalChunk(NamedTuple):
@@ -206,7 +204,7 @@ def read_pieces(directory: Path, pieces: Iterable[Piece]) -> Iterator[JournalChu
 
 
 class JournalLog:
-    """The segments of a journal, as they were when `refresh` was called last.
+    """The segments of a journal, as they were when it was opened, or `refresh` was called last.
 
     Args:
         directory: Where the journal is.
@@ -217,6 +215,9 @@ class JournalLog:
         manifests: What the segments hold, in order.
         starts: The most recent starts of the log, the youngest last.
         damage: Of a Parquet file, if the log seems to begin behind it for that.
+
+    Raises:
+        UsageError, StoreCorrupt, StoreError: As `refresh`.
     """
 
     def __init__(
@@ -233,6 +234,7 @@ class JournalLog:
         self._scans: dict[int, _Scan] = {}
         self._prologues: dict[int, Sequence[LogStart]] = {}
         self._heads: dict[int, bytes] = {}
+        self.refresh()
 
     @property
     def first_position(self) -> int:
@@ -266,23 +268,12 @@ class JournalLog:
             else:
                 return
 
-    def topics(
-        self, is_wanted: Callable[[str], bool], *, message_type: str | None = None
-    ) -> dict[int, str]:
-        """By topic id, the topics that are wanted.
-
-        Args:
-            is_wanted: Whether a topic is wanted, by its name.
-            message_type: Their message type; `None` takes any.
-        """
+    def topics(self, is_wanted: TopicTest) -> dict[int, str]:
+        """By topic id, the topics that are wanted."""
         known: dict[int, tuple[str, str]] = {}
-        for manifest in self.manifests:
-            known |= {id_: each for id_, each in manifest.topics.items() if id_ not in known}
-        return {
-            id_: printable(topic)
-            for id_, (found, topic) in known.items()
-            if has_type(found, message_type) and is_wanted(topic)
-        }
+        for manifest in reversed(self.manifests):
+            known |= manifest.topics
+        return {id_: printable(topic[1]) for id_, topic in known.items() if is_wanted(*topic)}
 
     def place(self, position: int) -> JournalPlace:
         """A position together with the identity of this log.
@@ -302,7 +293,7 @@ class JournalLog:
         Args:
             place: The place.
             fail_on_data_loss: Whether removed positions are an error; otherwise it goes on with the
-                oldest that is there.
+                oldest that is there, after a warning.
 
         Raises:
             DataLoss: It is a place of another log, or of a lost end of this one; or positions were
@@ -313,6 +304,8 @@ class JournalLog:
             return place.position
         if fail_on_data_loss:
             raise self.removed(place.position)
+        lost = self.directory, place.position, self.first_position - 1
+        _log.warning("%s: positions %d to %d were removed before they were read", *lost)
         return self.first_position
 
     def removed(self, position: int) -> DataLoss:
@@ -395,12 +388,9 @@ class JournalLog:
         Args:
             from_us: In microseconds since 1970, UTC.
         """
-
-        def is_it(headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-            is_late: npt.NDArray[np.bool_] = headers["timestamp_us"] >= from_us
-            return is_late
-
-        return self._find(self._pieces(RowRange(from_us=from_us)), is_it) or self.end_position
+        pieces = wanted_pieces(self.manifests, RowRange(from_us=from_us), lambda _, __: True)
+        found = self._find(pieces, lambda headers: headers["timestamp_us"] >= from_us)
+        return found or self.end_position
 
     def position_of_message(self, publisher: int, sequence: int) -> int | None:
         """The position of a message.
@@ -412,19 +402,16 @@ class JournalLog:
         Returns:
             The position, or `None` if the message is not there.
         """
-
-        def is_it(headers: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
-            found: npt.NDArray[np.bool_] = headers["sequence"] == sequence
-            found &= headers["publisher_id"] == publisher
-            return found
-
         pieces = (
             piece
             for manifest in self.manifests
             for stride, piece in strides(manifest)
             if may_hold(stride, publisher, sequence)
         )
-        return self._find(pieces, is_it)
+        return self._find(
+            pieces,
+            lambda each: (each["sequence"] == sequence) & (each["publisher_id"] == publisher),
+        )
 
     def end_after_bytes(self, position: int, count: int) -> int:
         """The position that a reader reaches with some bytes of the log; at least one stride.
@@ -442,10 +429,6 @@ class JournalLog:
                 if left <= 0:
                     return piece.next_position
         return self.end_position
-
-    def _pieces(self, wanted: RowRange) -> Iterator[Piece]:
-        for split in plan_splits(self.manifests, wanted, lambda _: True, INDEX_STRIDE_BYTES):
-            yield from split
 
     def _find(
         self,

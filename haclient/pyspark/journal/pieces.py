@@ -7,11 +7,14 @@ its Parquet file as well.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeAlias
 
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange
 from haclient_fake_server.journal.format import Manifest, Stride
+
+TopicTest: TypeAlias = Callable[[str, str], bool]
+"""Whether a topic is wanted, by its message type and name."""
 
 
 class Piece(NamedTuple):
@@ -32,50 +35,42 @@ class Piece(NamedTuple):
     next_position: int = MAX_POSITION
 
 
-def plan_splits(
-    manifests: Sequence[Manifest],
-    wanted: RowRange,
-    is_wanted: Callable[[str], bool],
-    max_bytes: int,
-    *,
-    message_type: str | None = None,
-) -> list[tuple[Piece, ...]]:
-    """Which bytes have to be read for some rows, in splits of a limited size, by position.
+def wanted_pieces(
+    manifests: Iterable[Manifest], wanted: RowRange, is_wanted: TopicTest
+) -> Iterator[Piece]:
+    """The strides of the index that may hold some rows, by position.
 
     Args:
         manifests: What the segments hold, in order.
         wanted: Positions and times of the rows.
-        is_wanted: Whether a topic is wanted, by its name.
-        max_bytes: Size of a split; one stride of the index is never cut.
-        message_type: The message type of the topics that are wanted; `None` takes any.
+        is_wanted: Which topics are wanted.
     """
-    splits: list[tuple[Piece, ...]] = []
-    pieces: list[Piece] = []
+    for manifest in wanted_manifests(manifests, wanted, is_wanted):
+        yield from _wanted_strides(manifest, wanted)
+
+
+def pack(pieces: Iterable[Piece], max_bytes: int) -> list[list[Piece]]:
+    """Splits of a limited size, in order; in each, adjacent pieces are joined, and none is cut."""
+    splits: list[list[Piece]] = []
     size = 0
-    for manifest in wanted_manifests(manifests, wanted, is_wanted, message_type=message_type):
-        for stride in _wanted_strides(manifest, wanted):
-            length = stride.end - stride.start
-            if pieces and size + length > max_bytes:
-                splits.append(tuple(pieces))
-                pieces, size = [], 0
-            if pieces and (pieces[-1].segment, pieces[-1].end) == (stride.segment, stride.start):
-                pieces[-1] = pieces[-1]._replace(end=stride.end, next_position=stride.next_position)
-            else:
-                pieces.append(stride)
-            size += length
-    if pieces:
-        splits.append(tuple(pieces))
+    for piece in pieces:
+        length = piece.end - piece.start
+        if not splits or size + length > max_bytes:
+            splits.append([])
+            size = 0
+        split = splits[-1]
+        if split and (split[-1].segment, split[-1].end) == (piece.segment, piece.start):
+            split[-1] = split[-1]._replace(end=piece.end, next_position=piece.next_position)
+        else:
+            split.append(piece)
+        size += length
     return splits
 
 
 def wanted_manifests(
-    manifests: Sequence[Manifest],
-    wanted: RowRange,
-    is_wanted: Callable[[str], bool],
-    *,
-    message_type: str | None = None,
+    manifests: Iterable[Manifest], wanted: RowRange, is_wanted: TopicTest
 ) -> list[Manifest]:
-    """The segments that may hold wanted rows; arguments as of `plan_splits`."""
+    """The segments that may hold wanted rows; arguments as of `wanted_pieces`."""
     if wanted.first_position >= wanted.end_position or wanted.from_us >= wanted.until_us:
         return []
     return [
@@ -86,13 +81,8 @@ def wanted_manifests(
         and each.first_position < wanted.end_position
         and each.last_us >= wanted.from_us
         and each.first_us < wanted.until_us
-        and any(has_type(found, message_type) and is_wanted(t) for found, t in each.topics.values())
+        and any(is_wanted(*topic) for topic in each.topics.values())
     ]
-
-
-def has_type(found: str, wanted: str | None) -> bool:
-    """Whether a topic's message type is the wanted one, if there is one."""
-    return wanted is None or found == wanted
 
 
 def _wanted_strides(manifest: Manifest, wanted: RowRange) -> list[Piece]:

@@ -17,16 +17,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 from haclient.errors import StoreCorrupt, StoreError
 from haclient.pyspark.journal.log import read_pieces
 from haclient.pyspark.journal.pieces import Piece
-from haclient.pyspark.journal.records import (
-    RowRange,
-    Topics,
-    record_offsets,
-    rows_of,
-)
+from haclient.pyspark.journal.records import RowRange, Topics, record_offsets, rows_of
 from haclient.pyspark.journal.sealed import Extent, SealedFile, sealed_file, warn
 from haclient.pyspark.rows import DataLoss, arrow_schema
 
@@ -36,8 +32,8 @@ MIN_SEALED_ROWS: Final = 25_000
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+@dataclass(frozen=True)
+class Split(InputPartition):
     """What one task reads.
 
     Attributes:
@@ -49,7 +45,7 @@ class Split:
             it was not sealed when the query was planned: a file is of before a restore, perhaps.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: Sequence[Piece]
     wanted: RowRange
     topics: Mapping[int, str]
     has_all_topics: bool
@@ -93,19 +89,14 @@ class SplitReader:
                 _log.warning("%s", error)
 
     def _read_piece(self, piece: Piece, split: Split, topics: Topics) -> Iterator[pa.RecordBatch]:
-        wanted = split.wanted._replace(
-            first_position=max(split.wanted.first_position, piece.first_position),
-            end_position=min(split.wanted.end_position, piece.next_position),
-        )
+        wanted = split.wanted.intersection(RowRange(piece.first_position, piece.next_position))
         extent = split.extents[piece.segment]
         file = None if extent is None else self._worthy_file(piece.segment, extent, wanted)
         damage: StoreError | None = None
         if file is not None:
             try:
-                for next_position, table in file.read(
-                    self._names(wanted, topics), wanted.first_position, wanted.end_position
-                ):
-                    yield from self._batches(table, wanted, topics)
+                for next_position, batches in self._read_sealed(file, wanted, topics):
+                    yield from batches
                     wanted = wanted._replace(first_position=next_position)
             except StoreCorrupt as error:
                 damage = error
@@ -124,9 +115,8 @@ class SplitReader:
             file = sealed_file(self.directory, piece.segment, extent)
             if file is None:
                 raise
-            names = self._names(wanted, topics)
-            for _, table in file.read(names, wanted.first_position, wanted.end_position):
-                yield from self._batches(table, wanted, topics)
+            for _, batches in self._read_sealed(file, wanted, topics):
+                yield from batches
 
     def _worthy_file(self, number: int, extent: Extent, wanted: RowRange) -> SealedFile | None:
         file = sealed_file(self.directory, number, extent, on_damage=self.on_damage)
@@ -140,26 +130,27 @@ class SplitReader:
             offsets = record_offsets(data, blocks, base=base)
             yield rows_of(data, offsets, self.columns, wanted=wanted, topics=topics)
 
-    def _names(self, wanted: RowRange, topics: Topics) -> list[str]:
-        """The columns that have to be read to choose rows."""
-        others = [
-            *(["timestamp"] if wanted.has_times else []),
-            *([] if topics.is_all else ["topic_id"]),
-        ]
-        return [*dict.fromkeys([*self.columns, *others])]
-
-    def _batches(
-        self, table: pa.Table, wanted: RowRange, topics: Topics
-    ) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a part of a Parquet file, which has wanted positions only."""
-        mask = np.ones(table.num_rows, np.bool_)
-        if not topics.is_all:
-            mask &= topics.indexes(table["topic_id"].to_numpy().view(np.uint32)) >= 0
+    def _read_sealed(
+        self, file: SealedFile, wanted: RowRange, topics: Topics
+    ) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        """The wanted rows of each row group of a Parquet file, and the position after the group."""
+        names = [*self.columns]
         if wanted.has_times:
-            times = table["timestamp"].cast(pa.int64()).to_numpy()
-            mask &= (times >= wanted.from_us) & (times < wanted.until_us)
-        if not mask.all():
-            table = table.filter(pa.array(mask))
+            names.append("timestamp")
+        if not topics.is_all:
+            names.append("topic_id")
+        read = file.read([*dict.fromkeys(names)], wanted.first_position, wanted.end_position)
         schema = arrow_schema(self.columns)
-        for batch in table.select([*self.columns]).to_batches():
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        for next_position, table in read:
+            mask = np.ones(table.num_rows, np.bool_)
+            if not topics.is_all:
+                mask &= topics.indexes(table["topic_id"].to_numpy().view(np.uint32)) >= 0
+            if wanted.has_times:
+                times = table["timestamp"].cast(pa.int64()).to_numpy()
+                mask &= (times >= wanted.from_us) & (times < wanted.until_us)
+            found = table if mask.all() else table.filter(pa.array(mask))
+            batches = found.select([*self.columns]).to_batches()
+            yield (
+                next_position,
+                [pa.RecordBatch.from_arrays(each.columns, schema=schema) for each in batches],
+            )

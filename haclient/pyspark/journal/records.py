@@ -99,6 +99,15 @@ class RowRange(NamedTuple):
         """Whether not all times are wanted."""
         return self.from_us > -MAX_TIME_US or self.until_us < MAX_TIME_US
 
+    def intersection(self, other: RowRange) -> RowRange:
+        """What both ranges have."""
+        return RowRange(
+            max(self.first_position, other.first_position),
+            min(self.end_position, other.end_position),
+            max(self.from_us, other.from_us),
+            min(self.until_us, other.until_us),
+        )
+
 
 def record_offsets(data: bytes, blocks: Sequence[BlockHeader], *, base: int = 0) -> Integers:
     """Where the records of some blocks begin in `data`, in order.

@@ -7,7 +7,7 @@ or a lower one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from haclient.pyspark.journal.log import JournalChunk, JournalLog, read_pieces
-from haclient.pyspark.journal.pieces import Piece
+from haclient.pyspark.journal.pieces import Piece, pack
 from haclient.pyspark.journal.records import Integers, headers_at, record_offsets
-from haclient.pyspark.rows import in_tasks, printable
+from haclient.pyspark.rows import in_tasks
 from haclient_fake_server.journal.format import (
     QUEUE_ENTRY,
     SEGMENT_HEADER_BYTES,
@@ -36,25 +36,13 @@ REMOVALS_DDL: Final = (
     "position BIGINT, timestamp TIMESTAMP"
 )
 
-_SCHEMA: Final = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("message_type", pa.string()),
-        ("publisher_id", pa.int64()),
-        ("sequence", pa.int64()),
-        ("reason", pa.int32()),
-        ("position", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-    ]
-)
 _ENTRY: Final = np.dtype([("publisher_id", "<i8"), ("sequence", "<i8"), ("reason", "u1")])
 """`haclient_fake_server.journal.format.QUEUE_ENTRY` as a structure of numpy, with signed numbers
 as rows have them."""
 
+_TIME: Final = pa.timestamp("us", tz="UTC")
 _SPLIT_BYTES: Final = 128 * 2**20
 """Bytes of the journal that one task reads, as the journal source has them by default."""
-
-_UTF_8: Final = ("utf-8", "surrogateescape")
 
 
 def removals_of(spark: SparkSession, log: JournalLog) -> DataFrame:
@@ -76,20 +64,13 @@ def removal_splits(log: JournalLog, split_bytes: int = _SPLIT_BYTES) -> list[lis
         log: The log.
         split_bytes: Size of a split.
     """
-    splits: list[list[Piece]] = []
-    size = 0
+    pieces: list[Piece] = []
     for manifest in log.manifests:
         # Not from the first entry of the index on: there may be removals before any message.
         edges = [SEGMENT_HEADER_BYTES, *(each.offset for each in manifest.index[1:])]
-        for begin, end in pairwise([*edges, manifest.data_bytes]):
-            if begin == end:
-                continue
-            if not splits or size + end - begin > split_bytes:
-                splits.append([])
-                size = 0
-            splits[-1].append(Piece(manifest.number, begin, end))
-            size += end - begin
-    return splits
+        bounds = pairwise([*edges, manifest.data_bytes])
+        pieces += [Piece(manifest.number, begin, end) for begin, end in bounds if begin < end]
+    return pack(pieces, split_bytes)
 
 
 def read_removal_batches(directory: Path, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
@@ -123,18 +104,13 @@ def _batches(
             read_removals(record)  # raises the error that says so
         entries = np.frombuffer(record.payload, _ENTRY)
         count = len(entries)
-        columns: Sequence[pa.Array] = [
-            _repeat(printable(record.key.decode(*_UTF_8)), count, pa.string()),
-            _repeat(printable(record.correlation_id.decode(*_UTF_8)), count, pa.string()),
-            pa.array(np.ascontiguousarray(entries["publisher_id"])),
-            pa.array(np.ascontiguousarray(entries["sequence"])),
-            pa.array(entries["reason"].astype(np.int32)),
-            _repeat(position, count, pa.int64()),
-            _repeat(record.timestamp_us, count, pa.int64()).view(pa.timestamp("us", tz="UTC")),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
-
-
-def _repeat(value: str | int, count: int, kind: pa.DataType) -> pa.Array:
-    repeated: pa.Array = pa.repeat(pa.scalar(value, kind), count)
-    return repeated
+        columns = {
+            "queue": pa.repeat(record.key.decode("utf-8", "replace"), count),
+            "message_type": pa.repeat(record.correlation_id.decode("utf-8", "replace"), count),
+            "publisher_id": pa.array(np.ascontiguousarray(entries["publisher_id"])),
+            "sequence": pa.array(np.ascontiguousarray(entries["sequence"])),
+            "reason": pa.array(entries["reason"].astype(np.int32)),
+            "position": pa.repeat(position, count),
+            "timestamp": pa.repeat(pa.scalar(record.timestamp_us, _TIME), count),
+        }
+        yield pa.record_batch(columns)

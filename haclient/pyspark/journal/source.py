@@ -11,10 +11,8 @@ and pickles it into the tasks; tasks use its settings alone.
 
 from __future__ import annotations
 
-import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -36,11 +34,11 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.pyspark.journal.log import JournalLog, JournalPlace
-from haclient.pyspark.journal.pieces import plan_splits
+from haclient.pyspark.journal.pieces import TopicTest, pack, wanted_pieces
 from haclient.pyspark.journal.reading import Split, SplitReader
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange
 from haclient.pyspark.journal.sealed import Extent
-from haclient.pyspark.options import JOURNAL, OptionReader
+from haclient.pyspark.options import JOURNAL, LOCAL_SCHEME, OptionReader
 from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.sources import LogDataSource, SourceOptions
@@ -50,10 +48,6 @@ MAX_PARTITION_BYTES: Final = 128 * 2**20
 """A task costs 60 ms of CPU, as much as 50 000 rows: it should have more of them."""
 
 OFFSET_VERSION: Final = 1
-
-_LOCAL_URI: Final = re.compile(r"^file:(?://[^/]*)?(?=/)")
-
-_log = logging.getLogger(__name__)
 
 
 class JournalSettings(SourceOptions):
@@ -80,7 +74,7 @@ class JournalSettings(SourceOptions):
     ) -> None:
         read = OptionReader(JOURNAL, options)
         path = read.required("journalPath", "the --data directory of a broker")
-        self.path = Path(_LOCAL_URI.sub("", path))
+        self.path = Path(LOCAL_SCHEME.sub("", path))
         super().__init__(read, schema, is_stream=is_stream)
         self.instance = read.text("instance", None)
         self._pattern = read.pattern("topicPattern")
@@ -92,17 +86,17 @@ class JournalSettings(SourceOptions):
         self.partition_bytes = read.size("maxPartitionBytes", MAX_PARTITION_BYTES)
         read.check_unknown()
 
-    def is_wanted(self, topic: str) -> bool:
+    def is_wanted(self, message_type: str, topic: str) -> bool:
         """Whether a topic is wanted."""
+        if self.message_type not in {None, message_type}:
+            return False
         if self._pattern is not None:
             return self._pattern.search(topic) is not None
         return not self.topics or topic in self.topics
 
     def open_log(self) -> JournalLog:
         """The log as it is now."""
-        log = JournalLog(self.path, instance=self.instance, sealed=True)
-        log.refresh()
-        return log
+        return JournalLog(self.path, instance=self.instance, sealed=True)
 
     def first_position(self, log: JournalLog) -> int:
         """The position at which reading begins.
@@ -147,6 +141,19 @@ class JournalSettings(SourceOptions):
                 return wanted._replace(end_position=min(wanted.end_position, position + 1))
             case _:
                 return wanted
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, as batches of a limited size.
+
+        Raises:
+            DataLoss, StoreCorrupt, StoreError: As `SplitReader.read`.
+        """
+        reader = SplitReader(self.path, self.columns, self.fails_on_loss)
+        return self.rows(
+            batch.slice(start, self.batch_rows)
+            for batch in reader.read(cast("Split", partition))
+            for start in range(0, batch.num_rows, self.batch_rows)
+        )
 
     def _oldest(self, log: JournalLog) -> int:
         """The oldest position that is there, unless damage hides an older one."""
@@ -206,35 +213,23 @@ class JournalRangeReader(DataSourceReader):
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
-        self._wanted: RowRange = RowRange()
+        self._wanted = RowRange()
         self._is_pushed: list[Callable[[str], bool]] = []
 
     @override
-    def partitions(self) -> list[InputPartition]:
-        log = self._settings.open_log()
-        return plan(self._settings, log, self.range_of(log), self._is_wanted)
-
-    def range_of(self, log: JournalLog) -> RowRange:
-        """The positions and times that are wanted of a log, up to its end.
-
-        Raises:
-            DataLoss: It does not have what is wanted.
-        """
-        options, pushed = self._settings.range_of(log), self._wanted
-        return RowRange(
-            max(options.first_position, pushed.first_position),
-            min(options.end_position, pushed.end_position),
-            from_us=max(options.from_us, pushed.from_us),
-            until_us=min(options.until_us, pushed.until_us),
-        )
+    def partitions(self) -> list[Split]:
+        settings = self._settings
+        log = settings.open_log()
+        wanted = settings.range_of(log).intersection(self._wanted)
+        return plan(settings, log, wanted, self._is_wanted)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
-        return settings.rows(read_split(settings, cast("Split | None", partition.value)))
+        return self._settings.read(partition)
 
-    def _is_wanted(self, topic: str) -> bool:
-        return self._settings.is_wanted(topic) and all(test(topic) for test in self._is_pushed)
+    def _is_wanted(self, message_type: str, topic: str) -> bool:
+        is_pushed = all(test(topic) for test in self._is_pushed)
+        return is_pushed and self._settings.is_wanted(message_type, topic)
 
 
 class FilteringJournalReader(JournalRangeReader):
@@ -243,25 +238,12 @@ class FilteringJournalReader(JournalRangeReader):
     @override
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in self._settings.of_log(filters):
-            self._push(each)
+            topics = wanted_texts(each, "topic")
+            if topics is not None:
+                self._is_pushed.append(topics.__contains__)
+            bounds = wanted_range(each, "position") + wanted_range(each, "timestamp")
+            self._wanted = self._wanted.intersection(RowRange(*bounds))
         return filters
-
-    def _push(self, condition: Filter) -> None:
-        now = self._wanted
-        topics = wanted_texts(condition, "topic")
-        if topics is not None:
-            self._is_pushed.append(topics.__contains__)
-        positions = wanted_range(condition, "position")
-        if positions is not None:
-            self._wanted = now._replace(
-                first_position=max(now.first_position, positions[0]),
-                end_position=min(now.end_position, positions[1]),
-            )
-        times = wanted_range(condition, "timestamp")
-        if times is not None:
-            self._wanted = now._replace(
-                from_us=max(now.from_us, times[0]), until_us=min(now.until_us, times[1])
-            )
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -324,7 +306,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return encode_place(self._log.place(self._log.end_position))
 
     @override
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Split]:
         self._log.refresh()
         begin = self._begin(decode_place(start))
         last = decode_place(end)
@@ -335,66 +317,28 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        settings = self._settings
-        return settings.rows(read_split(settings, cast("Split | None", partition.value)))
+        return self._settings.read(partition)
 
     def _begin(self, place: JournalPlace) -> int:
-        fail = self._settings.fails_on_loss
-        begin = self._log.check_place(place, fail_on_data_loss=fail)
-        if begin > place.position:
-            _log.warning(
-                "%s: positions %d to %d were removed before they were read",
-                self._settings.path,
-                place.position,
-                begin - 1,
-            )
-        return begin
+        return self._log.check_place(place, fail_on_data_loss=self._settings.fails_on_loss)
 
 
 def plan(
-    settings: JournalSettings,
-    log: JournalLog,
-    wanted: RowRange,
-    is_wanted: Callable[[str], bool],
-) -> list[InputPartition]:
+    settings: JournalSettings, log: JournalLog, wanted: RowRange, is_wanted: TopicTest
+) -> list[Split]:
     """The splits of a range; one without bytes if it has no rows."""
-    make = partial(
-        plan_splits, log.manifests, wanted, is_wanted, message_type=settings.message_type
-    )
-    splits = make(settings.partition_bytes)
+    found = [*wanted_pieces(log.manifests, wanted, is_wanted)]
+    splits = pack(found, settings.partition_bytes)
     if len(splits) < settings.min_partitions:
-        size = sum(piece.end - piece.start for split in splits for piece in split)
-        smaller = -(-size // settings.min_partitions)
-        splits = make(smaller)
-    topics = log.topics(is_wanted, message_type=settings.message_type)
-    has_all = len(topics) == len(log.topics(lambda _: True))
+        size = sum(piece.end - piece.start for piece in found)
+        splits = pack(found, -(-size // settings.min_partitions))
+    topics = log.topics(is_wanted)
+    has_all = len(topics) == len(log.topics(lambda _, __: True))
     extents = {each.number: Extent.of(each) for each in log.manifests}
     return [
-        InputPartition(
-            Split(
-                pieces,
-                wanted,
-                topics,
-                has_all,
-                {each.segment: extents[each.segment] for each in pieces},
-            )
-        )
-        for pieces in splits or [()]
+        Split(pieces, wanted, topics, has_all, {n: extents[n] for n, *_ in pieces})
+        for pieces in splits or [[]]
     ]
-
-
-def read_split(settings: JournalSettings, split: Split | None) -> Iterator[pa.RecordBatch]:
-    """The rows of a split, as batches of a limited size.
-
-    Raises:
-        DataLoss, StoreCorrupt, StoreError: As `SplitReader.read`.
-    """
-    if split is None:
-        return
-    read = SplitReader(settings.path, settings.columns, settings.fails_on_loss).read
-    for batch in read(split):
-        for start in range(0, batch.num_rows, settings.batch_rows):
-            yield batch.slice(start, settings.batch_rows)
 
 
 def encode_place(place: JournalPlace) -> dict[str, Any]:

@@ -108,9 +108,7 @@ class FilteringLogReader(ServerLogReader):
             topics = wanted_texts(each, "topic")
             if topics is not None:
                 self._options.narrow_topics(topics)
-            times = wanted_range(each, "timestamp")
-            if times is not None:
-                self._options.narrow_times(*times)
+            self._options.narrow_times(*wanted_range(each, "timestamp"))
         return filters
 
 

@@ -11,11 +11,12 @@ import pytest
 from haclient.errors import StoreCorrupt
 from haclient.pyspark.jobs.audit import audit
 from haclient.pyspark.jobs.damage import Damage, note_damage
-from haclient.pyspark.jobs.journals import open_log, parts_of
+from haclient.pyspark.jobs.journals import parts_of
 from haclient.pyspark.jobs.latency import add_latency
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import FindingKind
 from haclient.pyspark.journal import sealing
+from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.sealed import sealed_path
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient_fake_server.journal.format import segment_name
@@ -62,7 +63,7 @@ def flip_sealed(journal: Path, segment: int, group: int) -> str:
 
 
 def first_of(journal: Path, segment: int) -> int:
-    return open_log(journal).manifests[segment - 1].first_position - 1
+    return JournalLog(journal, sealed=True).manifests[segment - 1].first_position - 1
 
 
 def bookmark(number: int) -> str:
@@ -71,7 +72,7 @@ def bookmark(number: int) -> str:
 
 def found_in(journal: Path) -> tuple[list[Damage], int]:
     """What the tasks of an audit find, and how many rows they read, without a session."""
-    reader, splits = parts_of(open_log(journal))
+    reader, splits = parts_of(JournalLog(journal, sealed=True))
     found: list[Damage] = []
     rows = 0
     for split in splits:

@@ -11,9 +11,9 @@ import trio
 
 from haclient import Client, Command, HAClient
 from haclient.cli.app import run
-from haclient.pyspark.jobs.journals import open_log
 from haclient.pyspark.jobs.reconcile import reconcile
 from haclient.pyspark.jobs.verdict import Audit, FindingKind
+from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.stores import AuditLog, AuditLogReader, MemoryBookmarkStore, MemoryPublishStore
@@ -85,7 +85,7 @@ def test_a_journal_whose_first_message_was_refused_has_its_beginning(tmp_path: P
     reader = JournalRangeReader(settings)
     rows = [row for part in reader.partitions() for row in reader.read(part)]
     assert rows[0].column(0).to_pylist() == [2]
-    assert open_log(tmp_path / "east").first_position == 1
+    assert JournalLog(tmp_path / "east", sealed=True).first_position == 1
 
 
 def with_faults(messages: Messages) -> Messages:

@@ -19,7 +19,7 @@ from haclient.pyspark.journal.log import (
     read_chunks,
     read_pieces,
 )
-from haclient.pyspark.journal.pieces import Piece, plan_splits
+from haclient.pyspark.journal.pieces import Piece, pack, wanted_pieces
 from haclient.pyspark.journal.records import RowRange, headers_at, record_offsets
 from haclient.pyspark.rows import DataLoss
 from haclient_fake_server.journal.format import (
@@ -50,12 +50,10 @@ def write(
 
 
 def opened(folder: Path) -> JournalLog:
-    log = JournalLog(folder)
-    log.refresh()
-    return log
+    return JournalLog(folder)
 
 
-def positions(log: JournalLog, splits: Iterable[tuple[Piece, ...]]) -> list[int]:
+def positions(log: JournalLog, splits: Iterable[list[Piece]]) -> list[int]:
     """The positions of the records in some splits, in the order in which they are read."""
     found: list[int] = []
     for split in splits:
@@ -65,8 +63,15 @@ def positions(log: JournalLog, splits: Iterable[tuple[Piece, ...]]) -> list[int]
     return [position for position in found if position]
 
 
-def all_splits(log: JournalLog, max_bytes: int = 2**30) -> list[tuple[Piece, ...]]:
-    return plan_splits(log.manifests, RowRange(), lambda _: True, max_bytes)
+def all_splits(log: JournalLog, max_bytes: int = 2**30) -> list[list[Piece]]:
+    return splits_of(log, RowRange(), max_bytes=max_bytes)
+
+
+def splits_of(
+    log: JournalLog, wanted: RowRange, *, topic: str = "", max_bytes: int = 2**30
+) -> list[list[Piece]]:
+    found = wanted_pieces(log.manifests, wanted, lambda _, name: topic in {"", name})
+    return pack(found, max_bytes)
 
 
 def blocks_of(folder: Path, number: int) -> list[tuple[int, int]]:
@@ -92,15 +97,14 @@ def test_the_log_has_what_the_broker_has_written(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert len(log.manifests) > 2
     assert (log.first_position, log.end_position) == (1, writer.files.next_position)
-    assert log.topics(lambda _: True) == {1: "orders", 2: "prices"}
-    assert log.topics("prices".__eq__) == {2: "prices"}
+    assert log.topics(lambda _, __: True) == {1: "orders", 2: "prices"}
+    assert log.topics(lambda _, topic: topic == "prices") == {2: "prices"}
     assert positions(log, all_splits(log)) == [*range(1, 601)]
 
 
 def test_walking_a_segment_gives_what_its_manifest_says(tmp_path: Path) -> None:
     writer = write(tmp_path, blocks=400, segment_bytes=2**20)
     sealed = JournalLog(tmp_path)
-    sealed.refresh()
     for path in tmp_path.glob("*.manifest.json"):
         path.unlink()
     walked = opened(tmp_path)
@@ -158,7 +162,7 @@ def test_a_log_that_grows_is_followed_without_reading_it_again(tmp_path: Path) -
         assert log.end_position == writer.files.next_position
         if number % 10 == 0:
             writer.seal()
-    assert log.topics(lambda _: True) == {1: "t0", 2: "t1", 3: "t2"}
+    assert log.topics(lambda _, __: True) == {1: "t0", 2: "t1", 3: "t2"}
     assert positions(log, all_splits(log)) == [*range(1, 301)]
     assert len(log.manifests) > 5
 
@@ -214,9 +218,9 @@ def test_compressed_segments_are_read_like_others(tmp_path: Path, *, with_manife
 
 def test_the_instance_is_checked(tmp_path: Path) -> None:
     JournalWriter(tmp_path, instance_id=publisher_id("east")).close()
-    JournalLog(tmp_path, instance="east").refresh()
+    JournalLog(tmp_path, instance="east")
     with pytest.raises(UsageError, match="the option instance is 'west', but another instance"):
-        JournalLog(tmp_path, instance="west").refresh()
+        JournalLog(tmp_path, instance="west")
 
 
 @pytest.mark.parametrize("missing", [True, False])
@@ -224,7 +228,7 @@ def test_a_directory_without_a_journal_is_refused(tmp_path: Path, *, missing: bo
     folder = tmp_path / "none" if missing else tmp_path
     what = "no directory here" if missing else r"no journal \(journal.00000001"
     with pytest.raises(UsageError, match=f"journalPath names .*{what}"):
-        JournalLog(folder).refresh()
+        JournalLog(folder)
 
 
 # --- splits -----------------------------------------------------------------------------------
@@ -248,7 +252,7 @@ def test_only_strides_that_may_hold_the_range_are_read(
 ) -> None:
     write(tmp_path, blocks=1000, segment_bytes=2**20).close()
     log = opened(tmp_path)
-    splits = plan_splits(log.manifests, RowRange(first, end), lambda _: True, 2**30)
+    splits = splits_of(log, RowRange(first, end))
     found = positions(log, splits)
     last = min(end, 10_001)
     assert set(range(first, last)) <= set(found)
@@ -261,32 +265,30 @@ def test_a_range_of_times_reads_only_the_strides_that_may_hold_it(tmp_path: Path
     rows = model_rows(tmp_path)
     for wanted in (rows[0], rows[4000], rows[-1]):
         time = wanted.timestamp
-        splits = plan_splits(
-            log.manifests, RowRange(from_us=time, until_us=time + 1), lambda _: True, 2**30
-        )
+        splits = splits_of(log, RowRange(from_us=time, until_us=time + 1))
         found = positions(log, splits)
         assert wanted.position in found
         assert len(found) < 4000
         assert log.position_of_time(time) == wanted.position
     later = RowRange(from_us=writer.now_us + 1)
-    assert plan_splits(log.manifests, later, lambda _: True, 2**30) == []
+    assert splits_of(log, later) == []
     assert log.position_of_time(writer.now_us + 1) == log.end_position
 
 
 def test_segments_without_a_wanted_topic_are_not_read(tmp_path: Path) -> None:
     write(tmp_path).close()
     log = opened(tmp_path)
-    splits = plan_splits(log.manifests, RowRange(), "prices".__eq__, 2**30)
+    splits = splits_of(log, RowRange(), topic="prices")
     numbers = {piece.segment for split in splits for piece in split}
     assert 1 not in numbers
     assert positions(log, splits)[-1] == 600
-    assert plan_splits(log.manifests, RowRange(), "other".__eq__, 2**30) == []
+    assert splits_of(log, RowRange(), topic="other") == []
 
 
 def test_an_empty_range_needs_nothing(tmp_path: Path) -> None:
     write(tmp_path).close()
     log = opened(tmp_path)
-    assert plan_splits(log.manifests, RowRange(7, 7), lambda _: True, 2**30) == []
+    assert splits_of(log, RowRange(7, 7)) == []
 
 
 def test_a_message_is_found_by_its_bookmark(tmp_path: Path) -> None:
@@ -653,4 +655,4 @@ def test_topics_that_are_not_text_have_marks_in_their_names(tmp_path: Path) -> N
     manifest = Manifest.from_json(path.read_text(encoding="utf-8"))
     manifest.topics[1] = ("json", b"a\xff".decode("utf-8", "surrogateescape"))
     path.write_text(manifest.to_json(), encoding="utf-8")
-    assert opened(tmp_path).topics(lambda _: True)[1] == "a\N{REPLACEMENT CHARACTER}"
+    assert opened(tmp_path).topics(lambda _, __: True)[1] == "a\N{REPLACEMENT CHARACTER}"

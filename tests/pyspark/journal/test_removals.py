@@ -66,7 +66,6 @@ def expected(folder: Path) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("split_bytes", [1, 5000, 2**27])
 def test_splits_of_every_size_have_each_removal_once(journal: Path, split_bytes: int) -> None:
     log = JournalLog(journal)
-    log.refresh()
     assert len(log.manifests) > 2
     splits = removal_splits(log, split_bytes)
     batches = [batch for split in splits for batch in read_removal_batches(journal, split)]
@@ -79,5 +78,4 @@ def test_splits_of_every_size_have_each_removal_once(journal: Path, split_bytes:
 
 def test_a_session_reads_them_all(spark: SparkSession, journal: Path) -> None:
     log = JournalLog(journal)
-    log.refresh()
     assert removals_of(spark, log).count() == len(expected(journal))

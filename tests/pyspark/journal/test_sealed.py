@@ -106,9 +106,7 @@ def sealed_and_spoilt(folder: Path) -> list[int]:
     numbers = [int(path.name.split(".")[1]) for path in seal_journal(folder)]
     for number in numbers:
         path = folder / segment_name(number)
-        manifest = JournalLog(folder)
-        manifest.refresh()
-        stride = next(m for m in manifest.manifests if m.number == number).index[0]
+        stride = next(m for m in JournalLog(folder).manifests if m.number == number).index[0]
         spoil(path, at=stride.offset + 100)
     return numbers
 
@@ -359,12 +357,9 @@ def test_the_parts_of_read_journal_have_each_position_once_while_both_go_on(
     for _ in range(4):
         broker.steps(6)
         first = chosen.randrange(1, broker.writer.files.next_position)
-        source = reader(tmp_path, startingPosition=str(first))
+        settings = JournalSettings({"journalPath": str(tmp_path), "startingPosition": str(first)})
         log = JournalLog(tmp_path, sealed=True)
-        log.refresh()
-        plan = JournalPlan(
-            JournalSettings({"journalPath": str(tmp_path)}), log, source.range_of(log)
-        )
+        plan = JournalPlan(settings, log, settings.range_of(log))
         end = log.end_position
         found: list[int] = []
         for part in plan.parts(verify=chosen.random() < 0.5):
