@@ -18,7 +18,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
@@ -28,13 +27,7 @@ import pyarrow.parquet as pq
 
 from haclient.errors import HAClientError, StoreCorrupt, StoreError, StoreLocked, UsageError
 from haclient.pyspark.journal.log import open_segment, read_chunks, starts_in
-from haclient.pyspark.journal.records import (
-    RowRange,
-    Topics,
-    headers_at,
-    record_offsets,
-    rows_of,
-)
+from haclient.pyspark.journal.records import RowRange, Topics, headers_at, record_offsets, rows_of
 from haclient.pyspark.journal.sealed import (
     BYTES_PER_GROUP,
     METADATA,
@@ -124,13 +117,13 @@ def seal_journal(
 def _segments(directory: Path, archive: Path | None) -> dict[int, Path]:
     """By number, the files of the segments that have a manifest, the oldest first."""
     found: dict[int, Path] = {}
-    for folder in (archive, directory):  # that of the directory is read where both have one
-        names = [] if folder is None else [each.name for each in folder.iterdir()]
-        for name in names:
-            number = segment_number(name)
-            if folder is not None and number is not None:
+    # That of the directory is read where both have one.
+    folders = [directory] if archive is None else [archive, directory]
+    for folder in folders:
+        for path in folder.iterdir():
+            if (number := segment_number(path.name)) is not None:
                 found[number] = folder / segment_name(number)
-    return {number: found[number] for number in sorted(found)}
+    return dict(sorted(found.items()))
 
 
 def _seal(
@@ -147,7 +140,7 @@ def _seal(
         SegmentHeader.decode(head)  # refuses a newer version
         if _is_done(target, manifest, verify=verify):
             return None
-        _write(target, _SegmentReader(source, manifest), compression)
+        _write(target, source, manifest, compression)
     except NewerVersionError as error:
         raise StoreError(f"{source}: {error.what}") from error
     except JournalFormatError as error:  # damage in what was sealed, and so synced
@@ -183,51 +176,32 @@ def _is_done(target: Path, manifest: Manifest, *, verify: bool) -> bool:
     return Extent.of(found.manifest) == Extent.of(manifest)
 
 
-@dataclass(slots=True)
-class _SegmentReader:
-    """Reads a whole segment as columns.
+def _rows(path: Path, manifest: Manifest, starts: dict[LogStart, None]) -> Iterator[pa.RecordBatch]:
+    """All rows of a segment, every block verified; the starts of the log in it go to `starts`.
 
-    Attributes:
-        path: Its file.
-        manifest: What it holds.
-        starts: The starts of the log that were found in it.
+    Raises:
+        JournalFormatError: The segment is damaged, or ends earlier than its manifest says.
+        OSError: It cannot be read.
     """
-
-    path: Path
-    manifest: Manifest
-    starts: dict[LogStart, None] = field(default_factory=dict[LogStart, None])
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All rows, every block verified.
-
-        Raises:
-            JournalFormatError: The segment is damaged, or ends earlier than its manifest says.
-            OSError: It cannot be read.
-        """
-        manifest = self.manifest
-        names = {id_: printable(topic) for id_, (_, topic) in manifest.topics.items()}
-        topics = Topics(names, is_all=True)
-        end, next_position = SEGMENT_HEADER_BYTES, manifest.first_position
-        for chunk in read_chunks(self.path, manifest.number, end, manifest.data_bytes):
-            offsets = record_offsets(chunk.data, chunk.blocks, base=chunk.base)
-            headers = headers_at(chunk.data, offsets)
-            if np.any(headers["command"] == RecordCommand.START):
-                self.starts |= dict.fromkeys(starts_in(chunk, chunk.blocks))
-            batch = rows_of(
-                chunk.data, offsets, tuple(SEALED_COLUMNS), wanted=RowRange(), topics=topics
-            )
-            end = chunk.blocks[-1].end
-            next_position = max(next_position, int(headers["position"].max(initial=0)) + 1)
-            yield batch
-        if (end, next_position) != (manifest.data_bytes, manifest.next_position):
-            what = "the segment ends here, and not where its manifest says"
-            raise JournalFormatError(end, what)
+    names = {id_: printable(topic) for id_, (_, topic) in manifest.topics.items()}
+    topics = Topics(names, is_all=True)
+    end, next_position = SEGMENT_HEADER_BYTES, manifest.first_position
+    for chunk in read_chunks(path, manifest.number, end, manifest.data_bytes):
+        offsets = record_offsets(chunk.data, chunk.blocks, base=chunk.base)
+        headers = headers_at(chunk.data, offsets)
+        if np.any(headers["command"] == RecordCommand.START):
+            starts |= dict.fromkeys(starts_in(chunk, chunk.blocks))
+        yield rows_of(chunk.data, offsets, [*SEALED_COLUMNS], wanted=RowRange(), topics=topics)
+        end = chunk.blocks[-1].end
+        next_position = max(next_position, int(headers["position"].max(initial=0)) + 1)
+    if (end, next_position) != (manifest.data_bytes, manifest.next_position):
+        raise JournalFormatError(end, "the segment ends here, and not where its manifest says")
 
 
-def _write(target: Path, source: _SegmentReader, compression: Compression) -> None:
+def _write(target: Path, source: Path, manifest: Manifest, compression: Compression) -> None:
     """Write a file and its checksums, and sync them."""
     disk = RealDisk()
-    temporary, sums = target.with_name(f".{target.name}.new"), sums_path(target)
+    temporary = target.with_name(f".{target.name}.new")
     temporary.unlink(missing_ok=True)  # what a killed run has left
     with os.fdopen(open_new(temporary), "wb") as file:
         with pq.ParquetWriter(
@@ -236,21 +210,16 @@ def _write(target: Path, source: _SegmentReader, compression: Compression) -> No
             compression=compression,
             use_dictionary=[*_REPEATED],
         ) as writer:
-            for table in _groups(source.batches()):
+            starts: dict[LogStart, None] = {}
+            for table in _groups(_rows(source, manifest, starts)):
                 writer.write_table(table, row_group_size=table.num_rows)
-            said = SealedFile.describe(source.manifest, [*source.starts])
+            said = SealedFile.describe(manifest, [*starts])
             writer.add_key_value_metadata({METADATA.decode(): said.decode()})
         file.flush()
         os.fsync(file.fileno())
     # An old file with the new checksums is refused, and the journal read: at no moment is a damaged
     # file taken for a whole one.
-    new_sums = sums.with_name(f"{sums.name}.new")
-    new_sums.unlink(missing_ok=True)
-    with os.fdopen(open_new(new_sums), "wb") as file:
-        file.write(checksums(temporary))
-        file.flush()
-        os.fsync(file.fileno())
-    disk.rename(new_sums, sums)
+    disk.replace(sums_path(target), checksums(temporary))
     disk.rename(temporary, target)
     disk.fsync_dir(target.parent)
 
