@@ -17,7 +17,8 @@ from typing import Final, cast
 import pyarrow.fs
 
 from haclient.errors import UsageError
-from haclient.pyspark.sink.lanes import LaneGuard, RowRange
+from haclient.pyspark.options import LOCAL_SCHEME
+from haclient.pyspark.sink.lanes import LaneGuard, RowRange, explained
 
 GUARD_FILE: Final = "haclient-sink.json"
 """What must not change while the checkpoint is used."""
@@ -34,7 +35,6 @@ RESOLVED_DIRECTORY: Final = "haclient-sink-resolved"
 _SUFFIX: Final = ".json"
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_LOCAL: Final = re.compile(r"file:(?://[^/]*)?(/.*)", re.DOTALL)
 _S3_OF_HADOOP: Final = re.compile(r"^s3[an]://")
 
 _METADATA_FILE: Final = "metadata"  # written by PySpark before the first batch
@@ -46,10 +46,9 @@ def file_system(location: str) -> tuple[pyarrow.fs.FileSystem, str]:
     Raises:
         UsageError: pyarrow has no such file system.
     """
-    if not _SCHEME.match(location):
-        return pyarrow.fs.LocalFileSystem(), location.rstrip("/")
-    if local := _LOCAL.match(location):
-        return pyarrow.fs.LocalFileSystem(), local.group(1).rstrip("/")
+    local = LOCAL_SCHEME.sub("", location)
+    if not _SCHEME.match(local):
+        return pyarrow.fs.LocalFileSystem(), local.rstrip("/")
     try:
         files, path = pyarrow.fs.FileSystem.from_uri(arrow_uri(location))
     except (ValueError, OSError) as error:
@@ -166,14 +165,13 @@ def resolved_rows(checkpoint: str, batch_id: int, lane: int) -> list[RowRange]:
     for name in _names(files, directory):
         if not name.startswith(f"{batch_id}-{lane}-"):
             continue
-        try:
+        what = (
+            "it names rows that are not in the server's log, and has to be as it was in "
+            f"{UNLOGGED_DIRECTORY}"
+        )
+        with explained(f"{directory}/{name}", what):
             content = json.loads(read_file(files, f"{directory}/{name}") or b"")
             result += [(int(first), int(last)) for first, last in content["rows"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(
-                f"{directory}/{name} is damaged ({error}): it names rows that are not in the "
-                f"server's log, and has to be as it was in {UNLOGGED_DIRECTORY}"
-            ) from error
     return sorted(result)
 
 

@@ -28,7 +28,8 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Final, TypeAlias, cast
@@ -256,22 +257,13 @@ class LaneGuard:
         Raises:
             UsageError: Something is different, or it is no such file.
         """
-        try:
+        wanted = json.loads(self.to_json())
+        with explained(path, "it is a guard of the sink"):
             found = json.loads(content)
-            before = LaneGuard(
-                int(found["lanes"]),
-                found["key"],
-                tuple(found["order_by"]),
-                found["prefix"],
-                topic=found["topic"],
-                command=found["command"],
-                guarantee=found["guarantee"],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} is damaged ({error}): it is a guard of the sink") from error
+            before = {name: found[name] for name in asdict(self)}
         # With another guarantee everything differs: it is what the message names.
-        for name, then in sorted(asdict(before).items(), key=lambda each: each[0] != "guarantee"):
-            now = getattr(self, name)
+        for name in sorted(before, key=lambda each: each != "guarantee"):
+            now, then = wanted[name], before[name]
             if then != now:
                 raise UsageError(
                     f"{name} is {_shown(now)} and was {_shown(then)} when this checkpoint began "
@@ -281,5 +273,18 @@ class LaneGuard:
 
 
 def _shown(value: object) -> str:
-    parts = cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+    parts = cast("list[object]", value) if isinstance(value, list) else [value]
     return ", ".join(map(str, parts)) or "empty"
+
+
+@contextmanager
+def explained(path: str, what: str) -> Generator[None]:
+    """Name a file of ours whose JSON is not as it was written, and say what it is.
+
+    Raises:
+        UsageError: It is damaged.
+    """
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path} is damaged ({error}): {what}") from error

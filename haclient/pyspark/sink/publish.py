@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from haclient.errors import UsageError
 from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
-from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, SinkSettings
+from haclient.pyspark.sink.settings import EXACTLY_ONCE, STAGED, SinkSettings, option_text
 from haclient.pyspark.sink.staged import lane_writer
 
 if TYPE_CHECKING:
@@ -143,10 +143,9 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     frame = df.withColumn(LANE_COLUMN, lane).select(
         *(each for each in wanted if each in df.columns), LANE_COLUMN
     )
-    given = {name: _text(value) for name, value in options.items()}
     made = {
         "guarantee": EXACTLY_ONCE,
-        **given,
+        **{name: option_text(value) for name, value in options.items()},
         "uri": uri,
         "lanes": str(lanes),
         "laneKey": ",".join(keys),
@@ -158,7 +157,3 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     if not SinkSettings(made, frame.schema).staging:  # else each batch gets its lanes by itself
         frame = frame.repartitionById(lanes, F.col(LANE_COLUMN))
     return frame, made
-
-
-def _text(value: str | int | bool) -> str:  # noqa: FBT001  # the value of an option
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -127,6 +127,11 @@ class SinkSettings:
         return settings
 
 
+def option_text(value: str | float | bool) -> str:  # noqa: FBT001  # the value of an option
+    """An option as PySpark passes it on."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def check_topics(topics: Iterable[str]) -> None:
     """Check that rows may be published exactly once to these topics.
 
@@ -169,25 +174,21 @@ def _json_columns(read: OptionReader, schema: StructType) -> tuple[str, ...]:
 
 def _target(read: OptionReader, lanes: int, *, verifies: bool | None) -> Target:
     limit = read.integer("maxRowsPerSecond", None)
+    expiration = read.integer("expiration", None)
+    if expiration is not None and expiration > MAX_EXPIRATION_S:
+        raise read.error("expiration", f"1 to {MAX_EXPIRATION_S} seconds")
     return Target(
         uris=read.uris("uri"),
         command=cast(
             "Command",
             read.choice("command", ("publish", "delta_publish", "sow_delete"), "publish"),
         ),
-        expiration=_expiration(read),
+        expiration=expiration,
         timeout_s=read.integer("flushTimeoutMs", 10_000) / _MILLISECONDS,
         verifies=verifies,
         # At most all lanes publish at the same time; without lanes, it is not known how many do.
         rows_per_second=None if limit is None else limit / (lanes or 1),
     )
-
-
-def _expiration(read: OptionReader) -> int | None:
-    found = read.integer("expiration", None)
-    if found is not None and found > MAX_EXPIRATION_S:
-        raise read.error("expiration", f"1 to {MAX_EXPIRATION_S} seconds")
-    return found
 
 
 def _check_columns(settings: SinkSettings, schema: StructType) -> None:

@@ -45,8 +45,8 @@ from haclient.pyspark.sink.checkpoint_files import (
     read_file,
     write_file,
 )
-from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED
-from haclient.pyspark.sink.settings import STAGED, SinkSettings
+from haclient.pyspark.sink.lanes import LANE_COLUMN, PUBLISHED, explained
+from haclient.pyspark.sink.settings import STAGED, SinkSettings, option_text
 from haclient.pyspark.sink.writers import (
     Task,
     check_checkpoint,
@@ -73,7 +73,7 @@ OWNER_FILE: Final = "haclient-staging.json"
 
 _VERSION: Final = 1
 _MAX_SHOWN: Final = 3  # entries of a directory in an error
-_REPORT: Final = "lane int, name string, rows bigint"
+_REPORT: Final = "lane BIGINT, name STRING, rows BIGINT"
 
 
 class FrozenLane(NamedTuple):
@@ -111,7 +111,8 @@ def read_frozen(content: bytes, path: str) -> FrozenBatch:
     Raises:
         UsageError: It is damaged, or of a newer version; the message has the path.
     """
-    try:
+    what = "the batch may be published in part. Restore the staging location with the checkpoint"
+    with explained(path, what):
         found = json.loads(content)
         if found["version"] != _VERSION:
             raise UsageError(
@@ -120,11 +121,6 @@ def read_frozen(content: bytes, path: str) -> FrozenBatch:
             )
         lanes = tuple(FrozenLane(**each) for each in found["lanes"])
         return FrozenBatch(int(found["batch_id"]), found["prefix"], found["topic"], lanes)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"{path} is damaged ({error}): the batch may be published in part. Restore the staging "
-            "location with the checkpoint"
-        ) from error
 
 
 class Staging:
@@ -149,10 +145,8 @@ class Staging:
             self._check_empty()
             write_file(self._files, path, json.dumps({"query": query}).encode())
             content = read_file(self._files, path)  # two queries may have found nothing
-        try:
+        with explained(path, "it names the query"):
             owner = str(json.loads(content or b"")["query"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} is damaged ({error}): it names the query") from error
         if owner != query:
             raise UsageError(
                 f"amps: the staging location {self.location} belongs to query {owner}, and the "
@@ -243,7 +237,7 @@ def freeze_lane(
     files.create_dir(root, recursive=True)
     published = [each for each in PUBLISHED if each in table.column_names]
     pq.write_table(table.select(published), f"{root}/{name}", filesystem=files, compression="zstd")
-    yield _report(FrozenLane(lane, name, table.num_rows))
+    yield pa.RecordBatch.from_pylist([FrozenLane(lane, name, table.num_rows)._asdict()])
 
 
 def publish_frozen(
@@ -276,7 +270,7 @@ def publish_frozen(
             done = publish_lane(
                 settings, Task(query, lane.lane, frozen.batch_id), rows_of(settings, table)
             )
-            yield _report(lane._replace(rows=done.rows))
+            yield pa.RecordBatch.from_pylist([lane._replace(rows=done.rows)._asdict()])
 
 
 def _read_lane(directory: str, lane: FrozenLane) -> pa.Table:
@@ -292,12 +286,6 @@ def _read_lane(directory: str, lane: FrozenLane) -> pa.Table:
     if table.num_rows != lane.rows:
         raise UsageError(f"amps: {path} has {table.num_rows} rows, and {lane.rows} were staged")
     return table
-
-
-def _report(lane: FrozenLane) -> pa.RecordBatch:
-    columns = {"lane": pa.array([lane.lane], pa.int32()), "name": [lane.name]}
-    report: pa.RecordBatch = pa.record_batch({**columns, "rows": pa.array([lane.rows], pa.int64())})
-    return report
 
 
 # -- driver -----------------------------------------------------------------------------------
@@ -374,7 +362,7 @@ class _LaneWriter(_Writer):
     @override
     def option(self, key: str, value: bool | float | str | None) -> _Writer:
         if value is not None:
-            self._given[key] = str(value).lower() if isinstance(value, bool) else str(value)
+            self._given[key] = option_text(value)
         super().option(key, value)
         return self
 
