@@ -95,11 +95,7 @@ def _read(
     def read(log: tuple[int, str]) -> Iterator[pa.RecordBatch]:
         found = rows(*log)
         while chunk := list(islice(found, _BATCH_ROWS)):
-            columns = zip(*chunk, strict=True)
-            arrays = [
-                pa.array(list(values), type=field.type)
-                for values, field in zip(columns, schema, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            columns = pa.array(chunk, pa.struct(schema)).flatten()
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return in_tasks(spark, logs, read, ddl)

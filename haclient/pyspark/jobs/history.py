@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -25,7 +25,6 @@ POSITIONS_PER_SALT: Final = 1_000_000
 _BATCH_ROWS: Final = 10_000
 """Rows of a record batch that a replay yields, as many as PySpark's own."""
 
-Mode: TypeAlias = Literal["errorifexists", "append"]
 Handler: TypeAlias = Callable[[Iterator[dict[str, Any]]], Iterable[dict[str, Any]]]
 
 
@@ -137,8 +136,7 @@ def replay(
     check_columns("journal", rows, ("position", *by))
     in_groups = rows.repartition(*by) if by else rows.coalesce(1)
     ordered = in_groups.sortWithinPartitions(*by, "position")
-    to_arrow = arrow_schema_of(schema)
-    return ordered.mapInArrow(_replayer(handler, by, to_arrow), schema)
+    return ordered.mapInArrow(_replayer(handler, by, arrow_schema_of(schema)), schema)
 
 
 def _replayer(

@@ -222,7 +222,6 @@ def _judge_publisher(runs: RunLengths) -> dict[str, object]:
     intervals = [(starts[n], ends[n], int(highest[n - 1]) if n else None) for n in suspects]
     if overlaps.any():  # the order of rows is not known from summaries: read everything
         intervals = [(starts[0], int(reached[-1]), None)]
-    names = ("first_position", "last_position", "prior_sequence")
     return {
         "publisher_id": int(runs.publisher_id[0]),
         "rows": int(runs.rows.sum()),
@@ -233,7 +232,7 @@ def _judge_publisher(runs: RunLengths) -> dict[str, object]:
         "end_sequence": int(runs.end_sequence[np.argmax(runs.last_position)]),
         "suspect_runs": len(suspects),
         "overlaps": bool(overlaps.any()),
-        "intervals": [dict(zip(names, interval, strict=True)) for interval in intervals],
+        "intervals": intervals,
     }
 
 
@@ -258,19 +257,12 @@ def late_rows(rows: DataFrame, publishers: pa.Table) -> DataFrame:
     Returns:
         Those of `rows`, with the column `highest_before`.
     """
-    suspect = [
-        {"of_publisher": publisher, **interval}
-        for publisher, intervals in zip(
-            publishers["publisher_id"].to_pylist(), publishers["intervals"].to_pylist(), strict=True
-        )
-        for interval in intervals
-    ]
-    ddl = "of_publisher BIGINT, first_position BIGINT, last_position BIGINT, prior_sequence BIGINT"
-    edges = pa.Table.from_pylist(suspect, schema=arrow_schema_of(ddl))
+    table = rows.sparkSession.createDataFrame(publishers.select(["publisher_id", "intervals"]))
+    edges = sf.broadcast(table.selectExpr("publisher_id AS of_publisher", "inline(intervals)"))
     is_inside = sf.expr(
         "publisher_id = of_publisher AND position BETWEEN first_position AND last_position"
     )
-    found = rows.join(sf.broadcast(rows.sparkSession.createDataFrame(edges)), is_inside)
+    found = rows.join(edges, is_inside)
     before = (
         Window.partitionBy("publisher_id", "first_position")
         .orderBy("position", "sequence")

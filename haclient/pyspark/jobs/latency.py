@@ -122,43 +122,32 @@ def _samples(
     logged = journal.where(is_chosen).select(
         "publisher_id", "sequence", "topic", sf.col("timestamp").alias("logged_at")
     )
-    nobody: list[Column] = [
-        sf.lit(None).cast("STRING").alias(name) for name in ("client", "sub_id")
-    ]
     both = ["publisher_id", "sequence"]
     parts: list[DataFrame] = []
     if publishes is not None:
-        sent = publishes.where(is_chosen)
-        parts.append(
-            sent.where("acked_at IS NOT NULL").select(
-                *_times(TO_ACK, "published_at", "acked_at"), "topic", "publisher_id", *nobody
-            )
-        )
-        parts.append(
-            sent.drop("topic")
-            .join(logged, both)
-            .select(*_times(TO_LOG, "published_at", "logged_at"), "topic", "publisher_id", *nobody)
-        )
+        nobody = sf.lit(None).cast("STRING")
+        sent = publishes.where(is_chosen).withColumns({"client": nobody, "sub_id": nobody})
+        acked = sent.where("acked_at IS NOT NULL")
+        parts.append(_measured(acked, TO_ACK, "published_at", "acked_at"))
+        found = sent.drop("topic").join(logged, both)
+        parts.append(_measured(found, TO_LOG, "published_at", "logged_at"))
     if deliveries is not None:
         first = (
             deliveries.where(is_chosen)
             .groupBy("client", "sub_id", *both)
             .agg(sf.min("received_at").alias("received_at"))
         )
-        received = _times(TO_RECEIVE, "logged_at", "received_at")
-        parts.append(
-            first.join(logged, both).select(*received, "topic", "publisher_id", "client", "sub_id")
-        )
+        parts.append(_measured(first.join(logged, both), TO_RECEIVE, "logged_at", "received_at"))
     return union_of(parts)
 
 
-def _times(stage: str, begin: str, end: str) -> list[Column]:
-    micros = sf.unix_micros(sf.col(end)) - sf.unix_micros(sf.col(begin))
-    return [
-        sf.lit(stage).alias("stage"),
-        sf.col(end).alias("at"),
-        (micros / 1e6).alias("seconds"),
-    ]
+def _measured(rows: DataFrame, stage: str, begin: str, end: str) -> DataFrame:
+    """The time between two events of each message."""
+    seconds = (sf.unix_micros(end) - sf.unix_micros(begin)) / 1e6
+    return rows.select(
+        *(sf.lit(stage).alias("stage"), sf.col(end).alias("at"), seconds.alias("seconds")),
+        *("topic", "publisher_id", "client", "sub_id"),
+    )
 
 
 def _lag(
@@ -185,11 +174,7 @@ def _lag(
         .groupBy("client", sf.window("at", f"{width_s} seconds")["start"].alias("start"))
         .agg(sf.sum("step").alias("change"), sf.max("age").alias("seconds_behind"))
     )
-    so_far = (
-        Window.partitionBy("client")
-        .orderBy("start")
-        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    )
+    so_far = Window.partitionBy("client").orderBy("start")  # from the first row to each
     return steps.select(
         "client",
         sf.lit(subscription.sub_id).alias("sub_id"),

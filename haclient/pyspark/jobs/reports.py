@@ -21,13 +21,7 @@ from pyspark.sql import functions as sf
 
 from haclient.pyspark.jobs.latency import upper_edge
 from haclient.pyspark.jobs.report_words import figure_meaning, kind_meaning
-from haclient.pyspark.jobs.verdict import (
-    VIOLATIONS_DDL,
-    Audit,
-    FindingKind,
-    Violation,
-    bookmark_text,
-)
+from haclient.pyspark.jobs.verdict import VIOLATIONS_DDL, Audit, FindingKind, bookmark_text
 
 MAX_TABLE_ROWS: Final = 200
 """Rows of a table in the page: the Parquet tables have all of them."""
@@ -187,7 +181,9 @@ def _violations(result: Audit) -> Iterator[str]:
     if not result.violations:
         return
     yield "<section><h2>Violations</h2>"
-    for kind, group in groupby(sorted(result.violations, key=_place), lambda each: each.kind):
+    order = [*FindingKind]
+    ordered = sorted(result.violations, key=lambda each: order.index(each.kind))
+    for kind, group in groupby(ordered, lambda each: each.kind):
         found = [*group]
         rows: Rows = [
             {
@@ -204,10 +200,6 @@ def _violations(result: Audit) -> Iterator[str]:
         some = f" The first {len(rows):,} are shown." if len(rows) < total else ""
         yield f"<h3>{total:,} {escape(kind)}</h3>{_note(kind_meaning(kind) + some)}{_table(rows)}"
     yield "</section>"
-
-
-def _place(violation: Violation) -> int:
-    return [*FindingKind].index(violation.kind)
 
 
 def _figures(result: Audit) -> Iterator[str]:

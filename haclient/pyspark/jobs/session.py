@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from haclient.errors import HAClientError
 from haclient.pyspark.environment import job_errors, register
 
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[str, bool | float | str | None]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -62,11 +62,9 @@ def job_session(master: str | None = None) -> Generator[SparkSession]:
 
 
 def _start(master: str | None) -> SparkSession:
-    builder = SparkSession.builder.appName("haclient")
+    builder = SparkSession.builder.appName("haclient").config(map=_SETTINGS)
     if master is not None:
         builder = builder.master(master)
-    for name, value in _SETTINGS.items():
-        builder = builder.config(name, value)
     spark = builder.getOrCreate()
     is_local = str(spark.conf.get("spark.master", "")).startswith("local")
     if is_local and spark.conf.get(_PARTITIONS) == _DEFAULT_PARTITIONS:

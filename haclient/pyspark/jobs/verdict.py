@@ -113,14 +113,13 @@ class Audit:
     @contextmanager
     def naming_damage(self) -> Generator[None]:
         """Name what is damaged in the files that the block reads; then nothing else was judged."""
-        damages: list[Damage] = []
         try:
             yield
         except DamagedJournal as error:  # as tasks have said
             damages = error.damages
         except StoreCorrupt as error:  # as the driver has met it
             damages = [Damage.of(error)]
-        if not damages:
+        else:
             return
         named = [Violation(kind=FindingKind.DAMAGED, **damage._asdict()) for damage in damages]
         self.counts = {FindingKind.DAMAGED: len(named)}

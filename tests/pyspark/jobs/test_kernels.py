@@ -119,12 +119,9 @@ def test_every_row_out_of_order_is_in_an_interval_that_knows_what_came_before(
     runs = kernels.summarize(*arrays([row for file in files for row in file]), max_jump=max_jump)
     found: set[Entry] = set()
     for judged in kernels.judge_runs(runs):
-        for interval in cast("list[dict[str, int | None]]", judged["intervals"]):
-            first, last, prior = interval.values()
+        for first, last, prior in cast("list[tuple[int, int, int | None]]", judged["intervals"]):
             inside = [
-                row
-                for row in log
-                if row[0] == judged["publisher_id"] and (first or 0) <= row[2] <= (last or 0)
+                row for row in log if row[0] == judged["publisher_id"] and first <= row[2] <= last
             ]
             # What the interval knows stands for everything before it.
             before = [(row[0], prior, 0) for row in inside[:1] if prior is not None]
