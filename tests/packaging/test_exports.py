@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+from types import ModuleType
 
 import pytest
 
 import haclient
 import haclient.errors
+import haclient.pyspark
 import haclient.stores
 
 CLIENT = {
@@ -80,8 +82,9 @@ def test_every_promised_name_can_be_imported_and_is_listed(module: str) -> None:
     assert set(package.__all__) - set(dir(package)) == set()
 
 
-def test_type_checkers_see_the_names_that_are_loaded_and_no_others() -> None:
-    tree = ast.parse(inspect.getsource(haclient))
+@pytest.mark.parametrize("package", [haclient, haclient.pyspark])
+def test_type_checkers_see_the_names_that_are_loaded_and_no_others(package: ModuleType) -> None:
+    tree = ast.parse(inspect.getsource(package))
     imports = [each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)]
     seen: list[tuple[str, str]] = []
     for each in imports:
@@ -90,8 +93,7 @@ def test_type_checkers_see_the_names_that_are_loaded_and_no_others() -> None:
             seen.extend((name, module) for name in importlib.import_module(module).__all__)
         elif each.names[0].asname:
             seen.extend((name.asname or "", module) for name in each.names)
-    loaded = haclient._HOMES
-    assert sorted(seen) == sorted(loaded.items())
+    assert sorted(seen) == sorted(package._HOMES.items())
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
