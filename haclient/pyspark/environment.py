@@ -144,7 +144,11 @@ def java_problem(environ: Mapping[str, str]) -> str:
     """
     advice = f"install Java {MINIMUM_JAVA} or later, and set JAVA_HOME if it is not on the PATH"
     home = environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java", path=_path(environ))
+    found = (
+        str(Path(home) / "bin" / "java")
+        if home
+        else shutil.which("java", path=environ.get("PATH", ""))
+    )
     if found is None:
         return f"Java is missing: {advice}"
     try:
@@ -183,8 +187,9 @@ def probe(spark: SparkSession) -> None:
     except job_errors() as error:
         lines = str(error).strip().splitlines()
         why = next((line for line in lines if "Exception:" in line), lines[0])
+        wanted = os.environ.get(_PYTHON_VARIABLE) or "python3 on the PATH"
         raise UsageError(
-            f"the workers' Python ({_wanted_interpreter()}) does not run ({why.strip()}): set "
+            f"the workers' Python ({wanted}) does not run ({why.strip()}): set "
             f"{_PYTHON_VARIABLE} to an interpreter that every worker has"
         ) from error
     parts = (line.partition("=") for line in answer.splitlines())
@@ -251,9 +256,7 @@ def _worker_report() -> Callable[[object], str]:
         found = {
             "python": ".".join(map(str, sys.version_info[:2])),
             "executable": sys.executable,
-            "pyarrow": version_of("pyarrow"),
-            "numpy": version_of("numpy"),
-            "haclient": version_of("haclient"),
+            **{name: version_of(name) for name in ("pyarrow", "numpy", "haclient")},
         }
         return "\n".join(f"{name}={value}" for name, value in found.items())
 
@@ -290,14 +293,6 @@ def _send_path(spark: SparkSession) -> None:
 def _context_of(spark: SparkSession) -> Any:  # noqa: ANN401 - what it has is not typed
     """The context of a session; absent in Apache Spark Connect, where the server has chosen."""
     return getattr(spark, "_sc", None)
-
-
-def _wanted_interpreter() -> str:
-    return os.environ.get(_PYTHON_VARIABLE) or "python3 on the PATH"
-
-
-def _path(environ: Mapping[str, str]) -> str:
-    return environ.get("PATH", "")
 
 
 def _version_of_module(name: str) -> str:

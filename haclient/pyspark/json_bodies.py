@@ -132,6 +132,7 @@ class BodyParser:
                     f"bodySchema: the field {field.name} of type {field.type} is not read from "
                     f"JSON: {advice}"
                 )
+        self._nothing = pa.Table.from_pylist([{}], schema=fields)  # a row without any field
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -144,9 +145,12 @@ class BodyParser:
         bodies = pc.fill_null(pc.if_else(is_body, rows["data"], None), b"{}").to_pylist()
         tables, corrupt = [self._fields.empty_table()], list[bytes | None]()
         for part in self._parts(bodies):
-            table = self._nothing() if isinstance(part, bytes) else part
-            corrupt += [part if isinstance(part, bytes) else None] * table.num_rows
-            tables.append(table)
+            if isinstance(part, bytes):
+                tables.append(self._nothing)
+                corrupt.append(part)
+            else:
+                tables.append(part)
+                corrupt += [None] * part.num_rows
         found = pa.concat_tables(tables).combine_chunks()
         schema = pa.schema([rows.schema.field(name) for name in self._names])
         for field in (*self._fields, pa.field(CORRUPT, pa.binary())):
@@ -194,11 +198,6 @@ class BodyParser:
         except (pa.ArrowInvalid, ValueError, RecursionError):
             return None
         return found if found.num_rows == len(bodies) else None
-
-    def _nothing(self) -> pa.Table:
-        """A row without any field."""
-        nulls = [pa.nulls(1, field.type) for field in self._fields]
-        return pa.Table.from_arrays(nulls, schema=self._fields)
 
 
 def _refuse(word: str) -> object:
@@ -253,9 +252,9 @@ def _encode_other(value: object) -> str:
     match value:
         case bytes():
             return base64.b64encode(value).decode()
-        case datetime(tzinfo=None):
-            return value.isoformat()
-        case datetime():  # in UTC: what is published again must not depend on a session's zone
+        case datetime() if (
+            value.tzinfo is not None
+        ):  # in UTC: what is published again must not depend on a session's zone
             return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
         case date():
             return value.isoformat()

@@ -86,8 +86,7 @@ def schema_ddl(columns: Iterable[str]) -> str:
 
 def arrow_schema(columns: Iterable[str]) -> pa.Schema:
     """The Arrow schema that PySpark demands of each batch."""
-    types = SEALED_COLUMNS
-    return pa.schema([pa.field(name, types[name].arrow, nullable=True) for name in columns])
+    return pa.schema([(name, SEALED_COLUMNS[name].arrow) for name in columns])
 
 
 def check_schema(found: Iterable[str], columns: Sequence[str]) -> None:

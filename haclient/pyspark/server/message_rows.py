@@ -131,16 +131,12 @@ def _times(messages: Sequence[Message]) -> pa.Array:
     return pa.array(days * _DAY_US + seconds * _SECOND_US + number(14, 20))
 
 
-def _commands(messages: Sequence[Message]) -> pa.Array:
-    return pa.array([message.command for message in messages], pa.string())
-
-
 _BUILDERS: Final[dict[str, Callable[[Sequence[Message]], pa.Array]]] = {
     "topic": lambda messages: _strings([each.topic for each in messages]),
     "bookmark": lambda messages: _texts([each.bookmark for each in messages]),
     "position": lambda messages: pa.nulls(len(messages), pa.int64()),
     "timestamp": _times,
-    "command": _commands,
+    "command": lambda messages: pa.array([each.command for each in messages], pa.string()),
     "sow_key": lambda messages: _texts([each.sow_key for each in messages]),
     "correlation_id": lambda messages: _texts([each.correlation_id for each in messages]),
     "data": lambda messages: pa.array([each.data for each in messages], pa.binary()),

@@ -100,22 +100,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @override
     def commit(self, end: dict[str, Any]) -> None:
         """Move the guard; the last batch of a query is not committed."""
-        if not self._options.guard:
-            return
-        trio.run(self._set_guards, self._offset(end))
+        if self._options.guard:
+            trio.run(self._set_guards, self._offset(end))
 
     @override
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, until = self._offset(start), self._offset(end)
         if begin.vector is not None and until.vector is not None:
-            part = LogRange(
-                self._options.filter,
-                ends_between(begin.vector, until.vector),
-                begin.vector,
-                begin.places,
-                until.messages - begin.messages,
-            )
-            return [part]
+            ends = ends_between(begin.vector, until.vector)
+            messages = until.messages - begin.messages
+            return [LogRange(self._options.filter, ends, begin.vector, begin.places, messages)]
         return self._ask(partial(self._plan, begin, until)) or [LogRange()]
 
     @override
