@@ -24,7 +24,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import KW_ONLY, dataclass
-from typing import Final
+from typing import Final, cast
 
 from haclient.errors import (
     AuthenticationError,
@@ -123,7 +123,7 @@ def logon_fields(  # noqa: PLR0913  # the parts of one wire frame
     Raises:
         UsageError: The password, of an application's authenticator, is no text.
     """
-    text: object = password
+    text = cast("object", password)
     if not isinstance(text, str):
         found = type(text).__name__
         raise UsageError(f"an authenticator gives a password or token as text, not {found}")
