@@ -294,18 +294,8 @@ class StoreMaintenance:
         with ExitStack() as closing:  # each of them, whatever happens to another
             for each in self._stores:
                 closing.callback(self._release, each)
-            try:
-                await self._sync_publishes()
-            finally:
-                if self._store is not None:
-                    await self._close(self._store)
-
-    async def _sync_publishes(self) -> None:
-        """Write through in a thread what `close` would write in the event loop."""
-        for each in self._stores:
-            if isinstance(each, PublishLog) and each.needs_sync:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(each.sync, limiter=own_threads("disk"))
+            if self._store is not None:
+                await self._close(self._store)
 
     def _release(self, store: Owned | AuditLog) -> None:
         try:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,13 @@ import trio
 
 from haclient.errors import StoreError, UsageError
 from haclient.transport.publisher import on_disk, sync_accepted
-from haclient.transport.reporter import Reporter
-from haclient.transport.store_maintenance import StoreMaintenance, group_sync
+from haclient.transport.store_maintenance import group_sync
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.file import FilePublishStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.custom import DictPublishStore
 from support.frames import put
-from support.recording import Event, RecordingDisk, Synced
+from support.recording import Event, RecordingDisk
 
 pytestmark = pytest.mark.row("PS20")
 
@@ -46,32 +44,6 @@ async def test_a_store_of_the_users_own_is_asked_to_sync() -> None:
     for store in (None, MemoryPublishStore()):
         with pytest.raises(UsageError, match="needs a publish store with files"):
             await on_disk(store)
-
-
-async def test_leaving_syncs_publishes_in_a_thread() -> None:
-    disk, store = stored([])
-    threads: list[int] = []
-
-    def note(event: Event) -> None:
-        if isinstance(event, Synced):
-            threads.append(threading.get_ident())
-
-    disk.before = note
-    await StoreMaintenance(None, [store], reporter=Reporter("c", lambda: 0)).close()
-    assert threads[0] != threading.get_ident()  # the one of `close` has nothing left to write
-
-
-async def test_a_disk_that_fails_once_while_a_client_is_left_is_told() -> None:
-    disk, store = stored([])
-
-    def fails_once(_event: Event) -> None:
-        disk.before = None
-        raise StoreError("the disk is broken")
-
-    disk.before = fails_once
-    maintenance = StoreMaintenance(None, [store], reporter=Reporter("c", lambda: 0))
-    with pytest.raises(StoreError, match="broken"):
-        await maintenance.close()
 
 
 def test_groups_are_for_stores_that_ask_for_them() -> None:
