@@ -472,6 +472,8 @@ def release_queues(subscriptions: Iterable[Subscription]) -> None:
         if queue.consumer is None:  # a handler may have opened it, and has yet to read it
             subscription.drop_queued()
             queue.take_no_more()
+            if subscription.query_id and queue.is_stream:  # else it would end as if it were empty
+                queue.end(ShuttingDown("the client was left"), raises=True)
         elif queue.consumer is trio.lowlevel.current_task():
             subscription.drop_queued()
             queue.end()

@@ -35,7 +35,6 @@ from haclient.session.kept_subscriptions import header_fields
 from haclient.session.leases import QueueLeases
 from haclient.session.subscriptions import (
     LASTING,
-    Marker,
     Phase,
     SubscribeRequest,
     Subscription,
@@ -383,7 +382,9 @@ class Subscriber:
             self._kept.drop(one)
         for one in chosen:
             one.drop_queued()
-            one.queue.mark(Marker.ENDED)
+            # Whoever reads a query must not take what has come for its whole result.
+            is_answered = one.is_query_answered or not (one.is_query or one.query_id)
+            one.queue.end(None if is_answered or not one.queue.is_stream else _cut_short(one))
         connection = self._commands.connection
         unsubscribing = self.unsubscribe_nowait(chosen)
         if unsubscribing is None:
@@ -473,6 +474,12 @@ class Subscriber:
                     await self.unsubscribe(result, timeout=TIMEOUT_S)
 
         return undo
+
+
+def _cut_short(query: Subscription) -> DisconnectedError:
+    return DisconnectedError(
+        f"{query.request.what} was unsubscribed before its result was complete"
+    )
 
 
 def _is_named(command: Command) -> bool:

@@ -6,7 +6,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.errors import DisconnectedError
 from haclient.protocol.messages import Message
-from haclient.session.subscriptions import Subscription
+from haclient.session.subscriptions import Marker, SubscribeRequest, Subscription
 from haclient.transport.message_queue import MessageQueue, release_queues
 from support.clock import in_virtual_time
 from support.requests import request_of
@@ -51,6 +51,18 @@ async def test_a_full_queue_whose_last_consumer_has_ended_is_dropped_with_an_err
         with pytest.raises(DisconnectedError, match="the client was left"):
             await full.next_batch()
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.row("HA25")
+async def test_a_query_that_nobody_has_read_yet_does_not_end_as_if_it_were_empty() -> None:
+    queue = MessageQueue()
+    fields = {"c": "sow", "t": "orders"}
+    request = SubscribeRequest.complete(fields, b"", command_id="1", has_store=False)
+    release_queues([Subscription(request, queue, command_id="1")])
+    queue.put([Message(kind="sow")], 10)
+    queue.mark(Marker.ENDED)  # its result is complete at the server
+    with pytest.raises(DisconnectedError, match="the client was left"):
+        await queue.next_batch()
 
 
 async def hold(delivery: MessageQueue) -> None:

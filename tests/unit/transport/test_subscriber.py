@@ -245,3 +245,18 @@ async def test_what_undoes_a_subscribe_costs_the_same_however_many_are_active(
         finally:
             tracemalloc.stop()
         assert peak_bytes < 4_096
+
+
+@pytest.mark.row("SM5")
+async def test_a_query_that_is_unsubscribed_says_that_its_result_is_cut(server: Server) -> None:
+    async with bench_with(server, MemoryBookmarkStore()) as bench:
+        query, _ = await bench.open("sow")
+        lasting, _ = await bench.open("subscribe")
+        await together(
+            lambda: bench.subscriber.unsubscribe("all", timeout=5),
+            lambda: bench.peer.answer("unsubscribe"),
+        )
+        assert isinstance(query.queue, MessageQueue)
+        assert "before its result was complete" in str(query.queue.end_reason)
+        assert isinstance(lasting.queue, MessageQueue)
+        assert lasting.queue.end_reason is None
