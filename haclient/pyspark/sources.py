@@ -170,7 +170,8 @@ class SourceOptions:
         self.end: Epoch | Now | Bookmark | Timestamp = end
         self.min_partitions = read.integer("minPartitions", 1)
         self.fails_on_loss = read.flag("failOnDataLoss", default=True)
-        self.has_pushdown = read.flag("filterPushdown", default=True) and _is_pushing()
+        # Off: PySpark keeps the partitions of a query with filters, also for later queries without.
+        self.has_pushdown = read.flag("filterPushdown", default=False) and _is_pushing()
         self.limit = _read_limit(read) if is_stream else ReadAllAvailable()
 
     def check_start(self) -> None:

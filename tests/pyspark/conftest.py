@@ -141,3 +141,12 @@ def spark(
         register(session)
         yield session
         session.stop()
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Generator[None]:
+    """PySpark pushes the conditions of queries down to sources that take them."""
+    name = "spark.sql.python.filterPushdown.enabled"
+    spark.conf.set(name, "true")
+    yield
+    spark.conf.unset(name)

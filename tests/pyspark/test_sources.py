@@ -189,7 +189,7 @@ def test_only_the_worker_that_pushes_filters_gets_a_reader_that_takes_them(
     def takes_filters(worker: str, **options: str) -> bool:
         """Whether the reader does that PySpark's worker of this name makes."""
         schema = StructType([StructField("topic", StringType())])
-        made = source({**given, "columns": "topic", **options})
+        made = source({**given, "columns": "topic", "filterPushdown": "true", **options})
         module = {"__spec__": ModuleSpec(f"pyspark.sql.worker.{worker}", None), "made": made}
         exec("def make(schema): return made.reader(schema)", module)  # noqa: S102  # its caller
         found: DataSourceReader = module["make"](schema)  # type: ignore[operator]  # it was made above

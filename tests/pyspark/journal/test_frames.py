@@ -99,6 +99,15 @@ def test_a_snapshot_is_taken_and_wrong_options_are_refused(
     assert read_journal(spark, journal, startingPosition=COUNT + 2).count() == 0
 
 
+@pytest.mark.usefixtures("pushing")
+def test_the_condition_of_a_query_does_not_stay_with_its_dataframe(
+    spark: SparkSession, journal: Path
+) -> None:
+    rows = read_journal(spark, journal, columns=["position"])
+    assert rows.where(f"position < {COUNT}").count() == COUNT - 1
+    assert rows.count() == COUNT
+
+
 def test_a_damaged_file_fails_the_query_or_is_replaced_by_its_segment(
     spark: SparkSession, journal: Path
 ) -> None:

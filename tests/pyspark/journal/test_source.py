@@ -330,25 +330,35 @@ def test_pyspark_counts_every_row_once_over_many_splits(
     assert rows.schema.names == [*COLUMNS]
 
 
+@pytest.mark.usefixtures("pushing")
 def test_pyspark_pushes_filters_down_where_that_is_switched_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     write(tmp_path)
-    name = "spark.sql.python.filterPushdown.enabled"
-    spark.conf.set(name, "true")
-    try:
-        rows = spark.read.format("amps-journal").load(str(tmp_path))
-        wanted = rows.where("topic = 'orders' and position > 290 and command = 'publish'")
-        assert sorted(r.position for r in wanted.collect()) == [*range(291, 300)]
-        path = tmp_path / segment_name(1)
-        path.write_bytes(path.read_bytes()[:5000])
-        with pytest.raises(PySparkException, match="corrupt at byte"):
-            rows.count()
-        # What is not wanted is not read, either.
-        late = rows.where(rows.timestamp >= START + timedelta(microseconds=500))
-        assert min(r.position for r in late.collect()) == 500
-    finally:
-        spark.conf.unset(name)
+    rows = frame(spark, tmp_path, filterPushdown="true")
+    wanted = rows.where("topic = 'orders' and position > 290 and command = 'publish'")
+    assert sorted(r.position for r in wanted.collect()) == [*range(291, 300)]
+    path = tmp_path / segment_name(1)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(PySparkException, match="corrupt at byte"):
+        frame(spark, tmp_path, filterPushdown="true").count()
+    # What is not wanted is not read, either.
+    late = rows.where(rows.timestamp >= START + timedelta(microseconds=500))
+    assert min(r.position for r in late.collect()) == 500
+
+
+@pytest.mark.row("SB8")
+@pytest.mark.usefixtures("pushing")
+def test_the_condition_of_a_query_does_not_stay_with_its_dataframe(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """PySpark keeps the partitions that it has planned for pushed filters, for each later query."""
+    write(tmp_path)
+    rows = frame(spark, tmp_path)
+    assert rows.where("position <= 10").count() == 10
+    assert rows.count() == 600
+    both = frame(spark, tmp_path)
+    assert both.where("position <= 10").union(both).count() == 610
 
 
 def test_errors_of_a_source_are_readable_in_the_program(
