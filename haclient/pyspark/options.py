@@ -58,6 +58,9 @@ _ALIASES: Final = {
 }
 """What users of other connectors type, and what it is here."""
 
+_OF_KAFKA: Final = {"assign": "topic", "kafka.bootstrap.servers": "uri"}
+"""Options of the Kafka connector that have no alias, and what takes their place."""
+
 _ALIASES_OF: Final = {JOURNAL: {**_ALIASES, "path": "journalPath"}}
 
 _WORDS: Final[dict[str, Epoch | Now]] = {
@@ -68,6 +71,8 @@ _WORDS: Final[dict[str, Epoch | Now]] = {
 }
 _POINTS: Final = "earliest, latest, EPOCH, NOW, bookmarks or a time such as 2026-01-31T09:30:00Z"
 _TIMES: Final = "a time such as 2026-01-31T09:30:00Z, 20260131T093000 or milliseconds"
+
+_CLOSE: Final = 0.8  # `topics` for topic, and not `topN`
 
 _FOREIGN: Final = frozenset({"checkpointlocation", "path", "queryname"})
 """What PySpark itself puts among the options of a source or sink."""
@@ -125,11 +130,14 @@ class OptionReader:
         """An option that has to be there, and not empty.
 
         Raises:
-            UsageError: It is missing.
+            UsageError: It is missing, or is spelt in another way.
         """
         found = self._find(name)
         if not found:
+            self._check_misspelt(name)
             more = f", such as {example}" if example else ""
+            given = sorted(map(self._spelt, self._given.keys() - {name.lower()}))
+            more += f"; given are {', '.join(given)}" if given else ""
             if not self._given:
                 more += (
                     "; if this is a table, PySpark passes the options of the query only: "
@@ -239,13 +247,14 @@ class OptionReader:
         for name in self._given:
             if name in self._known or name in _FOREIGN:
                 continue
-            close = difflib.get_close_matches(name, known, n=1)
+            meant = _OF_KAFKA.get(name, "")
+            close = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
             advice = (
                 f"did you mean {known[close[0]]}?"
                 if close
                 else f"known are {', '.join(sorted(self._known.values()))}"
             )
-            raise UsageError(f"{self._format}: unknown option {self._spelt(name)}: {advice}")
+            raise self._unknown(name, advice)
 
     def uris(self, name: str) -> tuple[str, ...]:
         """The URIs of servers; a password may have a comma, so only one before a scheme parts them.
@@ -275,6 +284,17 @@ class OptionReader:
         """The error for an option with a value that cannot be."""
         name, found = self._spelt(name), self._find(name)
         return UsageError(f"{self._format}: the option {name} has to be {wanted}, found {found!r}")
+
+    def _check_misspelt(self, missing: str) -> None:
+        """Name what the user has given in place of an option; not all names are known yet."""
+        unknown = [name for name in self._given if name not in self._known]
+        close = [name for name in unknown if _OF_KAFKA.get(name) == missing]
+        close += difflib.get_close_matches(missing.lower(), unknown, n=1, cutoff=_CLOSE)
+        if close:
+            raise self._unknown(close[0], f"did you mean {missing}?")
+
+    def _unknown(self, name: str, advice: str) -> UsageError:
+        return UsageError(f"{self._format}: unknown option {self._spelt(name)}: {advice}")
 
     def _exclusive(self, *names: str) -> UsageError:
         both = " and ".join(names)

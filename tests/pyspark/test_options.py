@@ -42,6 +42,23 @@ def test_an_option_that_has_to_be_there_is_asked_for(value: dict[str, str]) -> N
         reader(**value).required("journalPath", "/data/east")
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "problem"),
+    [
+        ("topic", {"topics": "a"}, r"unknown option topics: did you mean topic\?"),
+        ("topic", {"assign": "{}"}, r"unknown option assign: did you mean topic\?"),
+        ("uri", {"kafka.bootstrap.servers": "h:1"}, r"kafka.bootstrap.servers: did you mean uri\?"),
+        ("topic", {"topN": "1", "filter": "/a"}, "set it, such as orders; given are filter, topn$"),
+        ("topic", {"topic": ""}, "set it, such as orders$"),
+    ],
+)
+def test_where_an_option_is_missing_those_that_are_there_are_named(
+    name: str, given: dict[str, str], problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem):
+        OptionReader("amps", given).required(name, "orders")
+
+
 @given(st.integers(1, MAX_INTEGER))
 def test_a_whole_number_is_read(number: int) -> None:
     assert reader(batchRows=str(number)).integer("batchRows", None) == number
@@ -170,6 +187,10 @@ def test_an_unknown_option_that_resembles_none_is_refused_with_all_names() -> No
     read.text("journalPath", None)
     with pytest.raises(UsageError, match="unknown option zzz: known are journalPath, topic"):
         read.check_unknown()
+    of_kafka = reader(assign="{}")
+    of_kafka.text("topic", None)
+    with pytest.raises(UsageError, match=r"unknown option assign: did you mean topic\?"):
+        of_kafka.check_unknown()
 
 
 def test_options_that_were_asked_for_are_known() -> None:
