@@ -32,8 +32,11 @@ class AmpsDataSource(LogDataSource):
 
     @override
     def read_options(self, schema: StructType | None, *, is_stream: bool) -> ServerOptions:
-        read = OptionReader(self.name(), self.options)
-        return ServerOptions(read, schema, is_stream=is_stream)
+        given = {**self.options}
+        path = given.get("path", "")  # of `load`; a table may have one on a file system
+        if path.startswith(("tcp://", "tcps://", "unix://")):
+            given = {"uri": path, **given}
+        return ServerOptions(OptionReader(self.name(), given), schema, is_stream=is_stream)
 
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
