@@ -148,6 +148,24 @@ def test_a_wrong_option_is_named_before_anything_is_planned(
         source({**given, **right}).schema()
 
 
+def test_the_path_of_load_may_be_the_uri_of_a_server() -> None:
+    def uris(**given: str) -> tuple[str, ...]:
+        source = AmpsDataSource({"topic": "a", **given})
+        return source.read_options(None, is_stream=False).uris
+
+    assert uris(path=SERVER["uri"]) == (SERVER["uri"],)
+    assert uris(path="file:/warehouse/a", uri=SERVER["uri"]) == (SERVER["uri"],)
+    with pytest.raises(UsageError, match="the option uri is missing"):
+        uris(path="file:/warehouse/a")
+
+
+def test_a_journal_is_read_only() -> None:
+    source = JournalDataSource(JOURNAL)
+    for write in (source.writer, source.streamWriter):
+        with pytest.raises(UsageError, match="amps-journal is read only: publish to a server"):
+            write(StructType([]), overwrite=False)
+
+
 @both
 def test_the_options_of_a_table_are_refused_and_a_table_without_any_is_not(
     source: type[LogDataSource], given: dict[str, str]

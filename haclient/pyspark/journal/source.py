@@ -20,6 +20,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -43,6 +45,8 @@ from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.sources import LogDataSource, SourceOptions
 from haclient_stores.bookmark import Bookmark, BookmarkList, Epoch, Now, Timestamp
+
+_READ_ONLY: Final = f'{JOURNAL} is read only: publish to a server with format("amps")'
 
 MAX_PARTITION_BYTES: Final = 128 * 2**20
 """A task costs 60 ms of CPU, as much as 50 000 rows: it should have more of them."""
@@ -206,6 +210,14 @@ class JournalDataSource(LogDataSource):
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return JournalStreamReader(self.read_options(schema, is_stream=True))
+
+    @override
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        raise UsageError(_READ_ONLY)
+
+    @override
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise UsageError(_READ_ONLY)
 
 
 class JournalRangeReader(DataSourceReader):

@@ -51,8 +51,9 @@ class ServerOptions(SourceOptions):
     def __init__(
         self, read: OptionReader, schema: StructType | None = None, *, is_stream: bool = False
     ) -> None:
-        commands = (SUBSCRIBE,) if is_stream else (SUBSCRIBE, SOW)
-        self.is_query = read.choice("command", commands, SUBSCRIBE) == SOW
+        self.is_query = read.choice("command", (SUBSCRIBE, SOW), SUBSCRIBE) == SOW
+        if self.is_query and is_stream:
+            raise read.error("command", f"{SUBSCRIBE} in a stream (queries of the SOW are batches)")
         super().__init__(read, schema, is_stream=is_stream, has_range=not self.is_query)
         self.uris = read.uris("uri")
         self.topic = self._topic(read)

@@ -37,6 +37,12 @@ def test_no_two_names_outside_of_tasks_are_the_same() -> None:
     assert all(name.startswith("reader-") for name in names)
 
 
+def test_a_stream_is_no_query_of_the_sow() -> None:
+    read = OptionReader("amps", {"topic": "a", "uri": "tcp://a:1/amps/json", "command": "sow"})
+    with pytest.raises(UsageError, match=r"command has to be subscribe in a stream .* are batches"):
+        ServerOptions(read, is_stream=True)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
