@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from haclient.errors import UsageError
@@ -50,15 +50,31 @@ def between(
         journal: The rows.
         since: The first moment, in UTC if it has no zone; `None` for the beginning.
         until: The first moment after the range, likewise; `None` for the end.
+
+    Raises:
+        UsageError: One is no `datetime`, or the range ends before it starts.
     """
-    if since is not None:
-        journal = journal.where(sf.col("timestamp") >= _moment(since))
-    return journal if until is None else journal.where(sf.col("timestamp") < _moment(until))
+    first, end = _moment("since", since), _moment("until", until)
+    if first is not None and end is not None and end < first:
+        raise UsageError(f"until has to be no earlier than since, {first}, found {end}")
+    if first is not None:
+        journal = journal.where(sf.col("timestamp") >= sf.lit(first))
+    return journal if end is None else journal.where(sf.col("timestamp") < sf.lit(end))
 
 
-def _moment(time: datetime) -> Column:
-    """A time as a literal; PySpark would take one without a zone for one of this machine's zone."""
-    return sf.lit(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+def _moment(name: str, time: object) -> datetime | None:
+    """A time with a zone: PySpark would take one without for one of this machine's zone.
+
+    Raises:
+        UsageError: It is none.
+    """
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise UsageError(
+            f"{name} has to be a datetime, such as datetime(2026, 1, 31), found {time!r}"
+        )
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
 def export(

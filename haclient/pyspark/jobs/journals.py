@@ -69,11 +69,13 @@ class Journal:
 
         Raises:
             UsageError: There is no such directory, or it is neither, or it is an export, and a
-                message type is given.
+                message type is given, or the rows are a stream.
         """
         if isinstance(journal, Journal):
             return journal
         if isinstance(journal, DataFrame):
+            if journal.isStreaming:
+                raise UsageError("the rows are a stream, and jobs take batches: use spark.read")
             return cls(journal)
         if not is_broker_directory(journal):
             if message_type is not None:

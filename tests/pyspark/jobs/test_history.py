@@ -55,6 +55,9 @@ def test_rows_without_a_position_have_neither_an_order_nor_a_newest_one(
     spark: SparkSession,
 ) -> None:
     rows = prices(spark).withColumn("position", sf.lit(None).cast("BIGINT"))  # as of a server
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(UsageError, match="the rows are a stream, and jobs take batches"):
+        replay(stream, changes, schema="topic STRING")
     for job in (sow_as_of(rows), replay(rows, lambda found: found, schema="topic STRING")):
         with pytest.raises(job_errors(), match="the rows have no position, as those of a server"):
             job.collect()
@@ -132,6 +135,10 @@ def test_a_range_of_time_includes_its_first_moment_and_not_its_last(spark: Spark
     chosen = between(prices(spark), since=MIDNIGHT, until=MIDNIGHT + timedelta(seconds=3))
     assert sorted(row.position for row in chosen.collect()) == [10, 11, 12]
     assert between(prices(spark)).count() == 20
+    with pytest.raises(UsageError, match=r"since has to be a datetime, such as .*, found '2026-0"):
+        between(prices(spark), since="2026-02-01")  # type: ignore[arg-type]  # what a user may try
+    with pytest.raises(UsageError, match="until has to be no earlier than since, 2026-02-01 00:00"):
+        between(prices(spark), since=MIDNIGHT, until=datetime(2026, 1, 31))  # noqa: DTZ001  # is UTC
 
 
 def test_a_time_without_a_zone_is_utc_wherever_the_program_runs(
