@@ -133,15 +133,18 @@ def check_unlogged(checkpoint: str) -> None:
         more = "" if len(found) == 1 else f" and {len(found) - 1} more files"
         raise UsageError(
             f"rows of this query are not in the server's log ({content:.400}{more}), and "
-            "it takes them for duplicates now: publish those that subscribers lack in another way, "
-            f"then move every file of {root}/{UNLOGGED_DIRECTORY} to {root}/{RESOLVED_DIRECTORY}"
+            f"it takes them for duplicates now: {_advice(root)}"
         )
 
 
 def keep_unlogged(
     checkpoint: str, batch_id: int, lane: int, rows: Sequence[RowRange], why: str
-) -> None:
-    """Keep which rows of a lane are not in the server's log, and why: no attempt goes on."""
+) -> str:
+    """Keep which rows of a lane are not in the server's log, and why: no attempt goes on.
+
+    Returns:
+        What the user has to do.
+    """
     files, root = file_system(checkpoint)
     files.create_dir(f"{root}/{RESOLVED_DIRECTORY}", recursive=True)  # for the user
     # The rows are last, since they may be many: an error shows the beginning.
@@ -149,6 +152,14 @@ def keep_unlogged(
     # The first row parts this file from one that is resolved: it is in none of those.
     name = f"{batch_id}-{lane}-{rows[0][0]}{_SUFFIX}"
     write_file(files, f"{root}/{UNLOGGED_DIRECTORY}/{name}", json.dumps(content).encode())
+    return _advice(root)
+
+
+def _advice(root: str) -> str:
+    return (
+        "publish those that subscribers lack in another way, then move every file of "
+        f"{root}/{UNLOGGED_DIRECTORY} to {root}/{RESOLVED_DIRECTORY}"
+    )
 
 
 def resolved_rows(checkpoint: str, batch_id: int, lane: int) -> list[RowRange]:

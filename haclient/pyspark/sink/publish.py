@@ -140,9 +140,8 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
     is_encoded = any(name.lower() == "format" for name in options)
     body = "value" if "data" not in df.columns else "data"
     wanted = dict.fromkeys(df.columns if is_encoded else [*PUBLISHED, body, *orders])
-    frame = df.withColumn(LANE_COLUMN, lane).select(
-        *(each for each in wanted if each in df.columns), LANE_COLUMN
-    )
+    laned = df.withColumn(LANE_COLUMN, lane)
+    frame = laned.select(*(each for each in wanted if each in df.columns), LANE_COLUMN)
     made = {
         "guarantee": EXACTLY_ONCE,
         **{name: option_text(value) for name, value in options.items()},
@@ -150,10 +149,11 @@ def _with_lanes(  # noqa: PLR0913, PLR0917  # as above
         "lanes": str(lanes),
         "laneKey": ",".join(keys),
         "orderColumns": ",".join(orders),
+        "hasBodies": option_text(not is_encoded),  # what format=json would encode is left out
     }
     if topic is not None:
         made["topic"] = topic
     # What is wrong is said here, and not by the first batch.
-    if not SinkSettings(made, frame.schema).staging:  # else each batch gets its lanes by itself
+    if not SinkSettings(made, laned.schema).staging:  # else each batch gets its lanes by itself
         frame = frame.repartitionById(lanes, F.col(LANE_COLUMN))
     return frame, made

@@ -26,6 +26,8 @@ _STAGING: Final = "haclient-staging"  # within the checkpoint, so that both are 
 _MILLISECONDS: Final = 1000
 _NO_JSON: Final = re.compile(r"\b(?:map<|interval|variant)")
 
+_FORMAT: Final = 'publish_frame(..., format="json"), publish_stream likewise, else the option'
+
 _TEXT: Final = (StringType,)
 _TYPES: Final[dict[str, tuple[tuple[type[DataType], ...], str]]] = {
     "topic": (_TEXT, "STRING"),
@@ -155,8 +157,11 @@ def _json_columns(read: OptionReader, schema: StructType) -> tuple[str, ...]:
     Raises:
         UsageError: There are bodies, or a column that JSON cannot have.
     """
+    is_fixed = read.flag("hasBodies", default=False)
     if not read.choice("format", ("json",), ""):
         return ()
+    if is_fixed:
+        raise UsageError(f"amps: format=json comes too late as an option: {_FORMAT}")
     if "data" in schema.names:
         raise UsageError("amps: format=json makes the column data, which is there: drop one")
     fields = [each for each in schema if each.name not in {*PUBLISHED, LANE_COLUMN}]
@@ -201,8 +206,9 @@ def _check_columns(settings: SinkSettings, schema: StructType) -> None:
     deletes_by_key = settings.target.command == "sow_delete" and "key" in names
     if not (settings.json_columns or deletes_by_key or {"data", "value"} & {*names}):
         raise UsageError(
-            "amps: the rows need a column data or value of type BINARY or STRING, or the option "
-            f"format=json to encode all of them, found {', '.join(names)}"
+            "amps: the rows need a column data or value of type BINARY or STRING, or format=json "
+            f"to encode all of them ({_FORMAT}), found "
+            f"{', '.join(name for name in names if name != LANE_COLUMN)}"
         )
     for name, (kinds, wanted) in _TYPES.items():
         is_published = name != "value" or not (settings.json_columns or "data" in names)

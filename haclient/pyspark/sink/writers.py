@@ -144,8 +144,12 @@ def publish_lane(settings: SinkSettings, task: Task, rows: Rows) -> LaneDone:
     except RowsNotLogged as error:  # another attempt would not publish these rows either
         if not settings.checkpoint:
             return LaneDone(task.lane, len(rows.bodies), 0, str(error))
-        keep_unlogged(settings.checkpoint, task.batch_id, task.lane, error.rows, str(error))
-        raise
+        advice = keep_unlogged(
+            settings.checkpoint, task.batch_id, task.lane, error.rows, str(error)
+        )
+        raise RowsNotLogged(
+            f"{error}: {advice}", rows=error.rows, reason=error.reason, sequence=error.sequence
+        ) from None
     return LaneDone(task.lane, len(rows.bodies), skipped)
 
 

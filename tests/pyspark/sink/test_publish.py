@@ -150,6 +150,7 @@ def test_wrong_arguments_of_publish_are_said_before_anything_starts(spark: Spark
             {"order_by": "m"},
             "column m is a map<string,int>, which has no order",
         ),
+        (publish_frame, maps, {}, r'publish_frame\(..., format="json"\), .*, found id, m$'),
         (publish_frame, maps, {"format": "json"}, "cannot encode the column m of type map<"),
         (publish_frame, rows, {"onFailedWrite": "table", "failedWritesPath": "p"}, "needs guara"),
     ):
@@ -200,6 +201,8 @@ def test_columns_become_bodies_and_keys(
     found = {row.sow_key: row.data for row in model_rows(journal) if row.topic == "columns"}
     assert found == {str(each): b'{"id":%d,"px":%.1f}' % (each, each / 2) for each in range(4)}
     values = rows.selectExpr("id", "concat('row ', id) value")
+    with pytest.raises(Exception, match="format=json comes too late as an option: publish_frame"):
+        publish_frame(values, topic="values", **given).option("format", "json").save()
     publish_frame(values, topic="values", **given).save()
     assert sorted(data_of(journal, "values")) == [b"row %d" % each for each in range(4)]
 
