@@ -95,6 +95,8 @@ class Receiver:
             queue.drop()
             queue.end()
             self._core.consumers.remove(queue)
+            if not self._core.thread.is_bound:  # the client was left, and has closed its stores
+                opened.clear()
             for subscription in opened:
                 self._core.kept.drop(subscription)
             closing, opened[:] = opened[:], []  # once: a later stream may have the same id

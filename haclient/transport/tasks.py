@@ -170,6 +170,11 @@ class ClientThread:
         self._pid = 0
         self._token: trio.lowlevel.TrioToken | None = None
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether the client is open: not before its block is entered, nor once it was left."""
+        return self.ident != _NO_THREAD
+
     def bind(self) -> None:
         """Bind the client to the calling thread, which runs trio."""
         self.ident = self._home = get_ident()

@@ -23,6 +23,7 @@ from haclient.servers.chooser import DefaultServerChooser
 from haclient.servers.delay import FixedDelayStrategy
 from haclient.session.connection_state import ConnectionState
 from haclient.session.recovery import Recovery
+from haclient.subscription_manager import FileSubscriptionManager
 from haclient.transport.tasks import open_nursery
 from haclient.workers import ThreadPool, run_workers
 from haclient_fake_server.testing.cluster import Cluster
@@ -594,3 +595,26 @@ async def test_a_handler_gets_the_reason_for_which_another_client_ends_its_strea
 async def _until_disconnected(function: Callable[[], Awaitable[None]]) -> None:
     with suppress(DisconnectedError):
         await function()
+
+
+async def test_a_stream_is_closed_in_order_after_its_client(tmp_path: Path) -> None:
+    """By a task outside of the client's block, which is at work when that is left."""
+    store, manager = LoggedBookmarkStore(tmp_path / "b"), FileSubscriptionManager(tmp_path / "s")
+    has_ended = trio.Event()
+    async with Cluster("a") as cluster, open_nursery() as nursery:
+        client = HAClient(
+            "c", servers=cluster.uris, bookmark_store=store, subscription_manager=manager
+        )
+
+        async def consume() -> None:
+            async with client.bookmark_stream("t", sub_id="s", bookmark=EPOCH) as messages:
+                async for message in messages:
+                    message.discard()
+                    await trio.sleep(10)
+            has_ended.set()
+
+        async with client:
+            nursery.start_soon(consume)
+            await client.publish("t", b"{}")
+            await trio.sleep(1)
+        await has_ended.wait()
