@@ -95,21 +95,25 @@ class Receiver:
             queue.drop()
             queue.end()
             self._core.consumers.remove(queue)
-            if not self._core.thread.is_bound:  # the client was left, and has closed its stores
-                opened.clear()
-            for subscription in opened:
-                self._core.kept.drop(subscription)
-            closing, opened[:] = opened[:], []  # once: a later stream may have the same id
-            for subscription in closing:
-                self._subscriber.logs.release(subscription)
-            # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
-            # later subscription with the same id waits for it before its command is sent.
-            self._subscriber.unsubscribe_nowait(closing)
+            self._close(opened)
             await trio.lowlevel.checkpoint()  # the writer sends it now
 
         check_thread = self._core.thread.check_caller
         kind = MessageStream if leases is None else partial(QueueStream, auto_ack=auto_ack)
         return kind(queue, open_=open_stream, close=close_stream, check_thread=check_thread)
+
+    def _close(self, opened: list[Subscription]) -> None:
+        """End what a stream has opened, once: a later stream may have the same id."""
+        # Nothing is left to end where the client was left, which has closed its stores.
+        closing = opened[:] if self._core.thread.is_bound else []
+        for subscription in closing:
+            self._core.kept.drop(subscription)
+        opened.clear()
+        for subscription in closing:
+            self._subscriber.logs.release(subscription)
+        # Nobody needs the answer: it may be late, or queued behind what a full stream holds. A
+        # later subscription with the same id waits for it before its command is sent.
+        self._subscriber.unsubscribe_nowait(closing)
 
     def checked(self, *, resumes: bool) -> bool:
         """Return `resumes` after checking that this client supports it.

@@ -167,7 +167,12 @@ class KeptSubscriptions:
         active = self.find(sub_id)
         if active is None:
             raise UsageError(f"there is no active subscription {sub_id!r} to replace")
-        if active.is_paused and Options.parse(str(fields.get("opts", ""))).live:
+        options = Options.parse(str(fields.get("opts", "")))
+        if options.resume:  # no server would take the later form
+            raise UsageError("the option resume is none of a replacement: use resume")
+        if options.oof and active.request.bookmark and not active.query_id:
+            raise UsageError("a bookmark subscription cannot have the option oof")
+        if active.is_paused and options.live:
             raise UsageError(f"{sub_id!r} is paused, and cannot get the option live: resume it")
         if fields.get("orderby") and not active.request.query_id:
             raise UsageError(f"the subscription {sub_id!r} has no query that could have an order")

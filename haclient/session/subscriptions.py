@@ -494,14 +494,16 @@ class Subscription:
         error.__cause__ = reason
         return error
 
-    def drop_queued(self, *, keep_replaced: bool = False) -> None:
-        """Drop its undelivered messages, which a resume redelivers.
+    def drop_queued(self, *, keep_replaced: bool = False) -> list[Message]:
+        """Drop its undelivered messages, which a resume redelivers, and return them.
 
         Args:
             keep_replaced: Whether it resumes with the current command: then messages of a replaced
                 command are kept, since they would not be redelivered.
         """
-        self.note_dropped(self.queue.drop(keep_replaced=keep_replaced))
+        dropped = self.queue.drop(keep_replaced=keep_replaced)
+        self.note_dropped(dropped)
+        return dropped
 
     def note_dropped(self, messages: Sequence[Message]) -> None:
         """Note messages that were dropped before they were delivered: they are redelivered."""

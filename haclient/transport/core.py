@@ -224,6 +224,8 @@ class Core:
         """Expect no other connection: every task that waits for one gets the reason."""
         self.status.stop(reason)
         self.publisher.watermark.release()  # no ack will come: each waiter checks the status
+        if self.connection is None:  # else the end of it does this
+            self.session.pending.fail_all(reason)
         self.commands.recovered()
         if self.status.state is ConnectionState.RECONNECTING:
             self.set_state(ConnectionState.DISCONNECTED)

@@ -25,7 +25,7 @@ from haclient.errors import (
 from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command, CommandName
-from haclient.protocol.messages import MessageOwner
+from haclient.protocol.messages import Message, MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.auditing import AuditedOwner
 from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs, subscribe_header
@@ -381,10 +381,7 @@ class Subscriber:
         for one in chosen:  # all of them first: if that fails, the call can be made again
             self._kept.drop(one)
         for one in chosen:
-            one.drop_queued()
-            # Whoever reads a query must not take what has come for its whole result.
-            is_answered = one.is_query_answered or not (one.is_query or one.query_id)
-            one.queue.end(None if is_answered or not one.queue.is_stream else _cut_short(one))
+            one.queue.end(_cut_short(one, one.drop_queued()))
         connection = self._commands.connection
         unsubscribing = self.unsubscribe_nowait(chosen)
         if unsubscribing is None:
@@ -476,10 +473,13 @@ class Subscriber:
         return undo
 
 
-def _cut_short(query: Subscription) -> DisconnectedError:
-    return DisconnectedError(
-        f"{query.request.what} was unsubscribed before its result was complete"
-    )
+def _cut_short(one: Subscription, dropped: Iterable[Message]) -> DisconnectedError | None:
+    """The error for who reads a query and has not got its whole result."""
+    has_query = one.queue.is_stream and (one.is_query or one.query_id)
+    kinds = {message.kind for message in dropped}
+    if not has_query or (one.is_query_answered and kinds.isdisjoint({"sow", "group_end"})):
+        return None
+    return DisconnectedError(f"{one.request.what} was unsubscribed before its result was complete")
 
 
 def _is_named(command: Command) -> bool:

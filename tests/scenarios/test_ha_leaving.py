@@ -26,6 +26,8 @@ from haclient.session.recovery import Recovery
 from haclient.subscription_manager import FileSubscriptionManager
 from haclient.transport.tasks import open_nursery
 from haclient.workers import ThreadPool, run_workers
+from haclient_fake_server.config import BrokerConfig
+from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.cluster import Cluster
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.logged import LoggedBookmarkStore
@@ -618,3 +620,27 @@ async def test_a_stream_is_closed_in_order_after_its_client(tmp_path: Path) -> N
             await client.publish("t", b"{}")
             await trio.sleep(1)
         await has_ended.wait()
+
+
+async def test_a_delete_that_waits_where_nobody_listens_ends_at_once() -> None:
+    errors: list[str] = []
+    config = BrokerConfig(listen=("mem://gone:1",))
+    async with open_nursery() as nursery, BrokerServer(config) as broker:
+        client = HAClient.memory_backed("c", servers=[f"{broker.uris[0]}/amps/json"])
+
+        async def delete() -> None:
+            with pytest.raises(DisconnectedError) as raised:
+                await client.sow_delete("t", filter="/id = 1", timeout=None)
+            errors.append(str(raised.value))
+
+        async def run(*, task_status: trio.TaskStatus[None]) -> None:
+            async with client:
+                task_status.started()
+                await trio.sleep(30)
+                nursery.start_soon(delete)
+                await trio.sleep(30)
+                await client.disconnect()
+                await trio.sleep(1)
+                assert len(errors) == 1
+
+        await nursery.start(run)

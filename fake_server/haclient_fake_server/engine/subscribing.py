@@ -99,11 +99,11 @@ class Subscribing:
             raise Refused(Reason.INVALID_OPTIONS, f"max_backlog: {why}")
         if queues:
             request = replace(request, matcher=_underlying(request.matcher, queues))
-        if keeps_place and message.kind in DELTA_COMMANDS:
-            detail = f"{sub_id!r} has a bookmark, and gets whole messages"
-            raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
-        if not message.bookmark:
-            _check_without_bookmark(request, keeps_place=keeps_place)
+        if keeps_place:
+            self._check_kept_place(connection, request, sub_id)
+        elif not message.bookmark:
+            check_live_only(request)
+        _check_top_n(request)
         span = self._span(connection, request) if message.bookmark else None
         conflator = self._conflation.conflator_of(request, connection.message_type)
         if replaced is not None:  # held messages were published under the old options
@@ -363,13 +363,29 @@ class Subscribing:
             elif isinstance(item, QueueSubscription):
                 self._queues.leave(item)
 
+    def _check_kept_place(self, connection: Connection, request: Request, sub_id: str) -> None:
+        """Check a replacement of a replay that goes on where it is: it has a bookmark, too.
+
+        Raises:
+            Refused: With a bookmark it would be refused.
+        """
+        if request.message.kind in DELTA_COMMANDS:
+            detail = f"{sub_id!r} has a bookmark, and gets whole messages"
+            raise Refused(Reason.INVALID_OPTIONS, f"replace: {detail}")
+        if request.options.oof:
+            raise Refused(Reason.INVALID_OPTIONS, "oof cannot have a bookmark")
+        self._check_logged(connection, request)
+
+    def _check_logged(self, connection: Connection, request: Request) -> None:
+        topic, matcher = request.message.topic, request.matcher
+        if not self._log.is_logging or not (
+            matcher.is_regex or self._routes.is_logged(matcher.text, connection.message_type)
+        ):
+            raise Refused(Reason.INVALID_TOPIC, f"{topic!r} is not in the transaction log")
+
     def _span(self, connection: Connection, request: Request) -> Span:
         message = request.message
-        if not self._log.is_logging or not (
-            request.matcher.is_regex
-            or self._routes.is_logged(request.matcher.text, connection.message_type)
-        ):
-            raise Refused(Reason.INVALID_TOPIC, f"{message.topic!r} is not in the transaction log")
+        self._check_logged(connection, request)
         span = span_of(
             self._log, message.bookmark, not_found=request.options.bookmark_not_found or "now"
         )
@@ -439,15 +455,8 @@ def check_live_only(request: Request) -> None:
             raise Refused(Reason.INVALID_OPTIONS, f"{name} needs a bookmark")
 
 
-def _check_without_bookmark(request: Request, *, keeps_place: bool) -> None:
-    """Check the options that need a bookmark, or a place in the log that is kept.
-
-    Raises:
-        Refused: One of them was given.
-    """
-    if not keeps_place:
-        check_live_only(request)
-    if request.top_n is not None:
+def _check_top_n(request: Request) -> None:
+    if request.top_n is not None and not request.message.bookmark:
         raise Refused(Reason.INVALID_OPTIONS, "top_n of a subscribe needs a bookmark")
 
 

@@ -89,6 +89,9 @@ def test_an_active_subscription_is_replaced_by_the_fields_of_a_command() -> None
         replacing_fields("s", dataclasses.replace(command, bookmark="0"))
     with pytest.raises(UsageError, match="no query that could have an order"):
         kept.to_replace("s", {"orderby": "/a"})
+    for options in ("oof", "resume"):  # else no server takes it back after a lost connection
+        with pytest.raises(UsageError, match=options):
+            active("s", bm="0").to_replace("s", {"opts": options})
     with pytest.raises(UsageError, match="no active subscription 'gone'"):
         kept.to_replace("gone", {})
     with pytest.raises(UsageError, match="not active any more"):

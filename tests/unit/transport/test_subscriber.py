@@ -251,12 +251,18 @@ async def test_what_undoes_a_subscribe_costs_the_same_however_many_are_active(
 async def test_a_query_that_is_unsubscribed_says_that_its_result_is_cut(server: Server) -> None:
     async with bench_with(server, MemoryBookmarkStore()) as bench:
         query, _ = await bench.open("sow")
+        waiting, _ = await bench.open("sow_and_subscribe")
+        waiting.is_query_answered = True
+        waiting.queue.put([Message(kind="sow"), Message(kind="group_end")], 20)
+        read, _ = await bench.open("sow_and_subscribe")
+        read.is_query_answered = True
+        read.queue.put([Message(kind="publish")], 10)
         lasting, _ = await bench.open("subscribe")
         await together(
             lambda: bench.subscriber.unsubscribe("all", timeout=5),
             lambda: bench.peer.answer("unsubscribe"),
         )
-        assert isinstance(query.queue, MessageQueue)
-        assert "before its result was complete" in str(query.queue.end_reason)
-        assert isinstance(lasting.queue, MessageQueue)
-        assert lasting.queue.end_reason is None
+        for each, is_cut in ((query, True), (waiting, True), (read, False), (lasting, False)):
+            assert isinstance(each.queue, MessageQueue)
+            reason = str(each.queue.end_reason or "")
+            assert ("before its result was complete" in reason) == is_cut

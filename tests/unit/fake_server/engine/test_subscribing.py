@@ -6,7 +6,7 @@ import pytest
 
 from haclient_fake_server.engine import subscribing
 from haclient_fake_server.engine.patterns import MAX_TOPIC_CHARACTERS
-from haclient_fake_server.engine.settings import QueueTopic
+from haclient_fake_server.engine.settings import LogTopic, QueueTopic
 from haclient_fake_server.engine.subscribing import MAX_IDS, MAX_SUB_ID_CHARACTERS
 from support.engine import World
 
@@ -175,6 +175,20 @@ def test_replace_with_a_bookmark_starts_there() -> None:
     reader.subscribe(bm="0", opts="replace", a="completed")
     publisher.publish(2, b"2")
     assert [message.data for message in reader.take()][1:] == [b"1", b"", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({"t": "unlogged"}, "invalid topic"), ({"opts": "replace,oof"}, "invalid options")],
+)
+def test_a_replay_takes_no_form_that_would_be_refused_with_a_bookmark(
+    changes: dict[str, str], reason: str
+) -> None:
+    reader = World(log_topics=(LogTopic("orders"),)).client("reader")
+    reader.subscribe(bm="0", a="")
+    reader.subscribe(**{"cid": "8", "t": "orders", "opts": "replace", **changes})
+    (ack,) = reader.take()
+    assert (ack.command_id, ack.reason) == ("8", reason)
 
 
 def test_replace_in_the_middle_of_a_replay_goes_on_where_it_was() -> None:
