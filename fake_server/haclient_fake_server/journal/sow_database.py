@@ -189,14 +189,13 @@ class SowDatabase:
             except (sqlite3.DatabaseError, _Unfit, ValueError, TypeError, AttributeError) as error:
                 name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
                 if isinstance(error, sqlite3.OperationalError) and name != "SQLITE_ERROR":
-                    if database is not None:
-                        database.close()
                     raise  # it may be whole: another program has locked it, or the disk failed
                 problem = str(error)
+            finally:
+                if database is not None and self.saved is None:
+                    database.close()
         if database is not None and self.saved is not None:
             return database
-        if database is not None:
-            database.close()
         if problem:
             first = self._journal.first_position
             lost = f"; records from before position {first} are lost" if first > 1 else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from threading import Event
+from threading import Event, Semaphore
 from typing import ClassVar
 
 import pytest
@@ -193,21 +193,23 @@ def test_methods_that_hang_are_abandoned_at_the_limit_of_their_step() -> None:
 
 
 def test_calls_that_hang_leave_room_for_those_that_follow() -> None:
-    hangs, calls, most = Event(), list[str](), 41  # one more than trio has threads
+    hangs, begun = Event(), Semaphore(0)
 
     class Hanging:
         def authenticate(self, username: str, password: str) -> str:
-            calls.append(username)
-            return password if len(calls) == most else str(hangs.wait(60))
+            begun.release()
+            return password or f"{username}{hangs.wait(60)}"
 
         retry = authenticate
 
     async def last() -> str:
         tokens = authenticator_of(Hanging())
-        for _ in range(most - 1):
-            with trio.move_on_after(0.01):
-                await tokens.authenticate("", "")
-        with trio.fail_after(10):
+        for _ in range(40):  # as many threads as trio has
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tokens.authenticate, "", "")
+                await trio.to_thread.run_sync(begun.acquire)
+                nursery.cancel_scope.cancel()
+        with trio.fail_after(60):
             return await tokens.authenticate("", "secret")
 
     try:

@@ -226,6 +226,29 @@ def test_a_database_that_another_program_has_locked_is_not_made_anew(
     assert world.database.saved is not None
 
 
+def test_a_log_that_cannot_be_read_leaves_no_open_database(
+    world_of: Callable[..., DiskWorld], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of()
+    world.client("a").publish(1, b'{"id": 1}')
+    world.checkpoint()
+    world.close()
+    opened: list[sqlite3.Connection] = []
+
+    def fail(_: SowDatabase, database: sqlite3.Connection) -> None:
+        opened.append(database)
+        raise StoreError("the log cannot be read")
+
+    monkeypatch.setattr(SowDatabase, "_load", fail)
+    with pytest.raises(StoreError, match="cannot be read"):
+        world.open()
+    monkeypatch.undo()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        opened[0].execute("select 1")
+    world.files.close()
+    world.open()
+
+
 def test_a_database_of_another_log_is_not_used(
     world_of: Callable[..., DiskWorld], caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
