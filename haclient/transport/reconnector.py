@@ -179,7 +179,7 @@ class Reconnector:
         is_final = FailureAction.END in actions
         if self._is_chosen and FailureAction.BLAME in actions:
             try:
-                self._tell(partial(self._chooser.report_failure, error, self._info()))
+                self._notify(partial(self._chooser.report_failure, error, self._info()))
             except ReconnectGaveUp as gave_up:
                 error, is_final = gave_up, True
         await core.abandon(error)
@@ -287,8 +287,8 @@ class Reconnector:
         except EXPECTED as error:
             return str(error)
 
-    def _tell(self, report: Callable[[], object]) -> None:
-        """Tell the chooser or the delay strategy something, without which nothing can go on."""
+    def _notify(self, report: Callable[[], object]) -> None:
+        """Notify the chooser or the delay strategy, without which nothing can go on."""
         try:
             report()
         except EXPECTED as error:  # not for the server: another one would help as little
@@ -310,7 +310,7 @@ class Reconnector:
 
     def _reset_delay(self) -> None:
         with asked_by(self):
-            self._tell(self.delay.reset)
+            self._notify(self.delay.reset)
 
     async def _dial(self) -> None:
         core, plan = self._core, self._plan
@@ -343,7 +343,7 @@ class Reconnector:
         core = self._core
         core.check_connected()
         if self._is_chosen or isinstance(self._chooser, MovingServerChooser):
-            self._tell(partial(self._chooser.report_success, self._info()))
+            self._notify(partial(self._chooser.report_success, self._info()))
         publishes, server = core.publisher.publishes, core.status.server
         if server is not None:  # before the store is reconciled: one of the user may accept a gap
             name, address = core.name, core.status.address
