@@ -81,7 +81,12 @@ class MessageStream:
         self._on_skip: Callable[[], object] = lambda: None  # for a buffer in front of this stream
         self.sub_id = ""
         queue.on_stop = self._skip_rest
-        queue.in_hand = self._count_in_hand
+        queue.count_in_hand_by(self._count_in_hand)
+
+    def add_buffer(self, *, count: Callable[[], int], drop: Callable[[], object]) -> None:
+        """Note a buffer in front of this stream: what counts its messages, and what drops them."""
+        self._queue.count_in_hand_by(count)
+        self._on_skip = drop
 
     def _count_in_hand(self) -> int:
         return length_hint(self._current)

@@ -52,9 +52,7 @@ class StreamBuffer:
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self._taking = trio.Lock()  # one caller waits for messages, the others for that one
         _buffers.add(self)
-        stream._on_skip = self.close  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
-        count_in_stream = stream._queue.in_hand  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        stream._queue.in_hand = lambda: count_in_stream() + len(self._messages)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        stream.add_buffer(count=self._messages.__len__, drop=self.close)
 
     # -- in the client's thread -----------------------------------------------
 

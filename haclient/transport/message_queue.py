@@ -5,7 +5,7 @@ trio memory channel per message would cost 8 microseconds, this costs a fraction
 stand between batches, so that "caught up" and "ended" keep their place in the order.
 
 A queue is bounded in bytes. It never refuses a batch, since the bytes were already read; over the
-cap it reports `full`. Then the subscription is paused at the server (see `subscription_changes`),
+cap it reports `full`. Then the subscription is paused at the server (see `subscription_control`),
 or the connection stops reading (see `back_pressure`) until the queue is half empty.
 
 A handler is called by a task of its own (`haclient.workers`), so a slow handler delays only its
@@ -64,6 +64,7 @@ class MessageQueue(SubscriptionQueue):
     __slots__ = (
         "_batches",
         "_consumer_left",
+        "_counts_in_hand",
         "_drained",
         "_idle",
         "_may_raise",
@@ -82,7 +83,6 @@ class MessageQueue(SubscriptionQueue):
         "failed",
         "gaps",
         "handler",
-        "in_hand",
         "is_caught_up",
         "is_historical",
         "is_served",
@@ -126,7 +126,7 @@ class MessageQueue(SubscriptionQueue):
         self.is_historical = False
         self.conflation: QueueConflation | None = None
         self.on_stop: Callable[[], object] | None = None
-        self.in_hand: Callable[[], int] = int  # how many that left the queue wait in the stream
+        self._counts_in_hand: list[Callable[[], int]] = []  # of messages that wait in front of it
         self.is_shared_at_work: Callable[[], bool] = bool  # any of several callers of the stream
         self.error_policy: HandlerErrorPolicy = "raise"  # for workers that take a stream's messages
         self.status: ConnectionStatus | None = None  # of the client, for whoever runs handlers
@@ -291,7 +291,12 @@ class MessageQueue(SubscriptionQueue):
     @property
     def progress(self) -> tuple[int, int, int]:
         """A value that changes with each message that the consumer has taken."""
-        return self.queued_bytes, self.processed, self.in_hand()
+        in_hand = sum(count() for count in self._counts_in_hand)
+        return self.queued_bytes, self.processed, in_hand
+
+    def count_in_hand_by(self, count: Callable[[], int]) -> None:
+        """Note a function that counts messages which have left the queue and wait for a caller."""
+        self._counts_in_hand.append(count)
 
     async def drained(self) -> None:
         """Wait until half of the cap is free."""
