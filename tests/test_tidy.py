@@ -30,7 +30,7 @@ PURE = (
     "fake_server/haclient_fake_server/engine",
     "fake_server/haclient_fake_server/journal/format.py",
     "stores/haclient_stores/bookmark.py",
-    "stores/haclient_stores/framing.py",
+    "stores/haclient_stores/header_page.py",
     "stores/haclient_stores/tracker",
     "stores/haclient_stores/publish_stores/window.py",
 )

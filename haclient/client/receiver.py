@@ -30,7 +30,7 @@ from haclient.streams import MessageStream, QueueStream
 from haclient.transport.core import Core
 from haclient.transport.message_queue import Handler, HandlerErrorPolicy, MessageQueue, QueryQueue
 from haclient.transport.subscriber import Subscriber
-from haclient.transport.subscription_changes import timeout_of
+from haclient.transport.subscription_control import timeout_of
 from haclient.workers.message_runner import MessageRunner
 from haclient.workers.queue_handlers import QueueHandlerOptions, QueueHandling, serve_queue
 from haclient_stores.checks import check_callable, check_texts

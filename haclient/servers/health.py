@@ -188,14 +188,14 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
             for _ in range(max(MIN_TRIES, 2 * len(self._admin))):
                 uri = self._inner.current_uri()
                 server = Uri.parse(uri) if uri else None
-                danger = self._health.danger(server.address) if server else ""
-                if server is None or not danger:
+                reason = self._health.refusal_reason(server.address) if server else None
+                if server is None or reason is None:
                     self._refused = ""
                     return uri
                 if server.address not in refused:
-                    refused[server.address] = f"{server.safe}: {danger}"
+                    refused[server.address] = f"{server.safe}: {reason}"
                     _logger.warning("not used: %s", refused[server.address])
-                self._report_refusal(_unsafe(danger), {"uri": server.safe})
+                self._report_refusal(_unsafe(reason), {"uri": server.safe})
             self._refused = "; ".join(refused.values())
             if trio.current_time() >= give_up_at:
                 return ""
@@ -231,8 +231,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
     @override
     def report_check(self, uri: str, error: Exception | None, now: float) -> None:
         if isinstance(self._inner, MovingServerChooser):
-            danger = self._health.danger(Uri.parse(uri).address)
-            self._inner.report_check(uri, _unsafe(danger) if danger else error, now)
+            reason = self._health.refusal_reason(Uri.parse(uri).address)
+            self._inner.report_check(uri, _unsafe(reason) if reason else error, now)
 
     @override
     async def is_move_due(self, now: float) -> bool:
@@ -240,8 +240,8 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
         if not isinstance(self._inner, MovingServerChooser):
             return False
         for uri, _ in self._inner.to_check():
-            if danger := self._health.danger(Uri.parse(uri).address):
-                self._inner.report_check(uri, _unsafe(danger), now)
+            if reason := self._health.refusal_reason(Uri.parse(uri).address):
+                self._inner.report_check(uri, _unsafe(reason), now)
         due = self._inner.is_move_due(now)
         return await due if isawaitable(due) else due
 
@@ -270,5 +270,5 @@ class HealthAwareServerChooser(AsyncServerChooser, MovingServerChooser):
             self._health.note(address, name, reports)
 
 
-def _unsafe(danger: str) -> DisconnectedError:
-    return DisconnectedError(f"not used, since messages may be missing there: {danger}")
+def _unsafe(reason: str) -> DisconnectedError:
+    return DisconnectedError(f"not used, since messages may be missing there: {reason}")

@@ -1,7 +1,7 @@
 """Whether a subscription is paused, at the server and as the application wants it. Pure.
 
 Two parties pause a subscription: the application, and the client itself while the queue of that
-subscription is full (`haclient.transport.subscription_changes`). The server knows one state, which
+subscription is full (`haclient.transport.subscription_control`). The server knows one state, which
 is that of the last command that it has accepted, whoever sent it. It carries out the commands of a
 connection in the order in which they were sent; several may be unanswered at a time, and the tasks
 that wait for the answers run in any order. So whether the server holds a subscription
@@ -47,8 +47,8 @@ class PauseState:
         "_begun_by_application",
         "_begun_paused",
         "_changes",
-        "_has_forgotten",
-        "_has_forgotten_pause",
+        "_has_dropped_command",
+        "_has_dropped_pause",
     )
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class PauseState:
         self._changes: list[PauseChange] = []
         self._begun_paused = False
         self._begun_by_application = False
-        self._has_forgotten = False  # a command of the application without an answer
-        self._has_forgotten_pause = False  # likewise, one that pauses
+        self._has_dropped_command = False  # a command of the application without an answer
+        self._has_dropped_pause = False  # likewise, one that pauses
 
     def begin(self, *, is_paused: bool) -> None:
         """Note that the subscribe is about to be sent, on this connection or a new one.
@@ -67,23 +67,23 @@ class PauseState:
         """
         self._changes.clear()
         self._begun_paused = self._begun_by_application = is_paused
-        self._has_forgotten = self._has_forgotten_pause = False
+        self._has_dropped_command = self._has_dropped_pause = False
 
     def sent(self, *, pauses: bool, by_application: bool) -> PauseChange:
         """Note that a command was sent; pass the result to `answered` with the answer."""
         change = PauseChange(pauses=pauses, by_application=by_application)
         self._changes.append(change)
         if len(self._changes) > MAX_UNANSWERED:  # the server does not answer
-            self._forget_first()
+            self._drop_oldest()
         return change
 
-    def _forget_first(self) -> None:
-        """Forget the oldest command, which has no answer: it may be in force."""
+    def _drop_oldest(self) -> None:
+        """Drop the oldest command, which has no answer: it may be in force."""
         first = self._changes.pop(0)
         self._begun_paused |= first.pauses
         if first.by_application:
-            self._has_forgotten = True
-            self._has_forgotten_pause |= first.pauses
+            self._has_dropped_command = True
+            self._has_dropped_pause |= first.pauses
         self._apply_answered()
 
     def answered(self, change: PauseChange, *, is_accepted: bool) -> None:
@@ -96,7 +96,7 @@ class PauseState:
                 del changes[at]
             elif change.by_application:  # what was sent before it is overruled, answered or not
                 del changes[:at]
-                self._has_forgotten = self._has_forgotten_pause = False
+                self._has_dropped_command = self._has_dropped_pause = False
             else:  # so it is, but for what the application wants
                 changes[:at] = [each for each in changes[:at] if each.by_application]
         self._apply_answered()
@@ -117,7 +117,7 @@ class PauseState:
     @property
     def may_be_paused_by_application(self) -> bool:
         """Whether the application has paused it, or has asked for that without an answer so far."""
-        begun = self._begun_by_application or self._has_forgotten_pause
+        begun = self._begun_by_application or self._has_dropped_pause
         return _possibly(begun, self._of_application())
 
     @property
@@ -132,7 +132,7 @@ class PauseState:
     @property
     def has_unanswered(self) -> bool:
         """Whether a command of the application has no answer yet, and none has overruled it."""
-        return self._has_forgotten or any(
+        return self._has_dropped_command or any(
             change.is_accepted is None for change in self._of_application()
         )
 

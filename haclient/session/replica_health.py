@@ -88,8 +88,8 @@ class ReplicaHealth:
         self._names[address] = name
         self._reports[address] = name, tuple(reports)
 
-    def danger(self, address: str) -> str:
-        """Why a client must not use a server; empty when it may.
+    def refusal_reason(self, address: str) -> str | None:
+        """Why a client must not use a server; `None` when it may.
 
         Args:
             address: `HOST:PORT`, as clients know it.
@@ -108,4 +108,4 @@ class ReplicaHealth:
                 limit = self._max_behind
                 if limit is not None and not each.is_sync and each.messages_behind > limit:
                     return f"for {source_name} it is {behind}, the limit is {limit}"
-        return ""
+        return None

@@ -55,7 +55,7 @@ from haclient.transport.message_queue import ActiveConsumers, ClientLeft, releas
 from haclient.transport.publisher import AuditedPublisher, Publisher
 from haclient.transport.reporter import Reporter
 from haclient.transport.store_maintenance import StoreMaintenance, open_all
-from haclient.transport.subscription_changes import AutomaticPauses, SubscriptionChanges
+from haclient.transport.subscription_control import AutomaticPauses, SubscriptionControl
 from haclient.transport.tasks import ClientThread, open_nursery
 from haclient.transport.writer import Writer
 
@@ -91,7 +91,7 @@ class Core:
         self.commands = Commands(self.session, self.status)
         self.resume = ResumeContext(self.reporter.clock_us, overlap_s=settings.overlap_s)
         self.kept = KeptSubscriptions(manager, self.session.router)
-        self.changes = SubscriptionChanges(self.commands, self.kept, self.reporter, self.thread)
+        self.changes = SubscriptionControl(self.commands, self.kept, self.reporter, self.thread)
         self.queue_acks = QueueAcks(
             self.status, batch_size=settings.ack_batch_size, timeout_s=settings.ack_timeout
         )

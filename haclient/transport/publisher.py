@@ -108,7 +108,7 @@ class Publisher:
         self._is_used = False  # whether this connection has sent from the log, or may have
         self._blocked_until: trio.Event | None = None
         self._heads: dict[str, bytes] = {}
-        self.gate.has_to_check = not self.publishes.is_kept
+        self.gate.takes_slow_path = not self.publishes.is_kept
 
     # -- the connection's life ---------------------------------------------
 
@@ -259,7 +259,7 @@ class Publisher:
 
     def _flush_backlog(self) -> None:
         """Send the collected publishes, and have the next publish check the limits."""
-        self.gate.has_to_check = True
+        self.gate.takes_slow_path = True
         self._sample_age()
         if self.writer is not None and self.writer.log_open:
             self.writer.flush()
@@ -272,7 +272,7 @@ class Publisher:
         room = max(gate.cap_bytes - log.unpersisted_bytes, 1)
         gate.check_at = log.unsent_bytes + min(FLUSH_BYTES, room)
         if not self.publishes.is_kept:
-            gate.has_to_check = True
+            gate.takes_slow_path = True
 
     async def publish(self, topic: str, body: Payload) -> int:
         """Publish plainly, waiting for capacity first when there is none.
@@ -282,7 +282,7 @@ class Publisher:
         if get_ident() != self._thread.ident:  # before anything is stored
             self._thread.check("publish")
         gate, log = self.gate, self.log
-        if gate.has_to_check:
+        if gate.takes_slow_path:
             await self.wait_for_capacity()
         try:
             if isinstance(body, str):
@@ -384,7 +384,7 @@ class Publisher:
         """
         if get_ident() != self._thread.ident:  # before anything is stored
             self._thread.check("publish_nowait")
-        if self.gate.has_to_check:
+        if self.gate.takes_slow_path:
             self._check_capacity()
         if self._synced:
             raise UsageError("publish_nowait cannot wait for the disk: durability is fsync")
@@ -425,7 +425,7 @@ class Publisher:
                 return first_sequence + len(bodies) - 1
             await self.wait_for_capacity()
             for accepted, body in enumerate(bodies):
-                if self.gate.has_to_check:
+                if self.gate.takes_slow_path:
                     await self.wait_for_capacity()
                 head = heads[0 if len(heads) == 1 else accepted]
                 try:
@@ -489,10 +489,10 @@ class Publisher:
         await self._wait_if_blocked()
         while self.over_high_water:
             # Other tasks that publish meanwhile have to wait for the same limit.
-            self.gate.has_to_check = True
+            self.gate.takes_slow_path = True
             await self._wait_for_ack("publish")
         while (writer := self.writer) is not None and self._socket_is_behind(writer):
-            self.gate.has_to_check = True
+            self.gate.takes_slow_path = True
             await writer.room()
         await self._wait_if_blocked()
         self._check_accepts()
@@ -511,11 +511,11 @@ class Publisher:
             raise DisconnectedError(
                 f"not logged on, and there is no publish store to keep it: {why}"
             ) from reason
-        self.gate.has_to_check = publishes.numbered_to > 0
+        self.gate.takes_slow_path = publishes.numbered_to > 0
 
     def block_publishes(self, until: trio.Event) -> None:
         """Let each publish wait until it is cancelled, or fail when `until` is set."""
-        self._blocked_until, self.gate.has_to_check = until, True
+        self._blocked_until, self.gate.takes_slow_path = until, True
 
     async def _wait_if_blocked(self) -> None:
         """Never return if publishes are blocked: after each wait, in which that may begin."""

@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from threading import Lock
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
@@ -46,7 +47,6 @@ _COUNT_EVERY_S: Final = 60.0  # so long nobody has discarded the oldest message
 _PRUNE_CHECK_EVERY_S: Final = 1.0
 _AFTER_FAILED_PRUNE_S: Final = 60.0
 _RECOVER_S: Final = 30.0  # for what an adapter has kept
-_AGES_S: Final = float("inf")  # no adapter holds a point back for longer
 _CLOSE_S: Final = 10.0  # for what an adapter has not written yet
 _logger = logger_of(__name__)
 
@@ -239,7 +239,7 @@ class StoreMaintenance:
         self._feed.send_moved(store.recovery_points(), last=True)
         if isinstance(store.adapter, TimedAdapter):
             store.adapter.poll(now)  # from now on they wait
-            store.adapter.poll(now + _AGES_S)
+            store.adapter.poll(inf)  # whatever its limits are, they are over
 
     async def _count_undiscarded(self) -> None:
         store, count = self._store, UndiscardedCount()

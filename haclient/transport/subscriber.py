@@ -44,7 +44,7 @@ from haclient.transport.commands import Commands, Fields
 from haclient.transport.connection import Connection
 from haclient.transport.core import Core
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.subscription_changes import timeout_of
+from haclient.transport.subscription_control import timeout_of
 from haclient.transport.tasks import LoggedBy
 from haclient_stores.bookmark import MOST_RECENT
 from haclient_stores.checks import check_texts

@@ -41,19 +41,19 @@ class SendGate:
     Attributes:
         check_at: Unsent bytes at which a publish sends and has the next one check the limits.
         parked: Whether the writer's task sleeps and has to be woken.
-        has_to_check: Whether the next publish checks the limits before its append.
+        takes_slow_path: Whether the next publish has to check the limits before its append.
         cap_bytes: Unpersisted bytes above which it has to wait for acks.
         unpersisted_ages: Samples of the last sequence number and when it was reached.
     """
 
-    __slots__ = ("cap_bytes", "check_at", "has_to_check", "parked", "unpersisted_ages")
+    __slots__ = ("cap_bytes", "check_at", "parked", "takes_slow_path", "unpersisted_ages")
 
     def __init__(self, cap_bytes: int) -> None:
         self.cap_bytes = cap_bytes
         self.unpersisted_ages = UnpersistedAges()
         self.check_at = min(FLUSH_BYTES, cap_bytes)
         self.parked = False
-        self.has_to_check = False
+        self.takes_slow_path = False
 
 
 class Writer:
@@ -171,7 +171,7 @@ class Writer:
         log, gate = self._log, self._gate
         gate.check_at = FLUSH_BYTES + (log.unsent_bytes if self.blocked else 0)
         if log.unpersisted_bytes >= gate.cap_bytes:
-            gate.has_to_check = True
+            gate.takes_slow_path = True
 
     def _next_piece(self) -> memoryview:
         """The next piece to send: a control piece at its place, else the log up to that place."""

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import pytest
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.bookmark_stores import logged as logged_bookmark
 from haclient_stores.bookmark_stores import record_file, records, ring_slots, subscription
 from haclient_stores.disk import durable_file
@@ -137,8 +137,8 @@ def the_synced_word_is_written_before_the_sync(patch: pytest.MonkeyPatch) -> Non
     def sync(self: Ours, segment: Ours) -> None:
         with self._disk.open(segment.path) as file:
             word = bytearray(16)
-            framing.write_word(memoryview(word), 0, segment.end)
-            file.pwrite(word, framing.FIRST_WORD)
+            header_page.write_word(memoryview(word), 0, segment.end)
+            file.pwrite(word, header_page.FIRST_WORD)
             segment.header_on_disk = True
             file.fsync()
 
@@ -149,13 +149,13 @@ def the_synced_word_is_written_before_the_sync(patch: pytest.MonkeyPatch) -> Non
 
 @bug("ring")
 def a_header_is_valid_before_it_is_whole(patch: pytest.MonkeyPatch) -> None:
-    written = framing.write_identity
+    written = header_page.write_identity
 
-    def write(page: Ours, identity: framing.Identity, boot_id: bytes) -> None:
+    def write(page: Ours, identity: header_page.Identity, boot_id: bytes) -> None:
         page[:8] = identity.magic
         written(page, identity, boot_id)
 
-    patch.setattr(framing, "write_identity", write)
+    patch.setattr(header_page, "write_identity", write)
 
 
 @bug("hybrid")

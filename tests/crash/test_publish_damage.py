@@ -6,7 +6,7 @@ import pytest
 
 from haclient_stores.disk.files import PAGE_BYTES
 from haclient_stores.errors import StoreCorrupt
-from haclient_stores.framing import FIRST_WORD, IDENTITY_BYTES, OWNER_OFFSET
+from haclient_stores.header_page import FIRST_WORD, IDENTITY_BYTES, OWNER_OFFSET
 from haclient_stores.publish_stores.publish_log import PublishLog
 from haclient_stores.publish_stores.segment_file import HEADER_BYTES, SEAL_BYTES
 from support.frames import fill, frame_of, put

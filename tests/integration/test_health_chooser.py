@@ -78,5 +78,6 @@ async def test_a_client_goes_to_the_replica_of_a_lost_server_unless_that_was_dow
                     async with client:
                         kill_east.cancel()
                         await trio.sleep_forever()
-                danger = chooser._health.danger(f"127.0.0.1:{ports['west']}")
-                assert danger.startswith("east has downgraded it")
+                reason = chooser._health.refusal_reason(f"127.0.0.1:{ports['west']}")
+                assert reason is not None
+                assert reason.startswith("east has downgraded it")

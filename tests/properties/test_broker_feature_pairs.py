@@ -123,7 +123,7 @@ def _skip_a_record_in_a_replay(patch: pytest.MonkeyPatch) -> None:
     def skip(self: replay.Replay, item: BookmarkSubscription, record: Record) -> bytes | None:
         return None if record.position == 11 else wanted(self, item, record)
 
-    patch.setattr(replay, "_needs_care", lambda *_: True)
+    patch.setattr(replay, "_needs_general_scan", lambda *_: True)
     patch.setattr(replay.Replay, "_wanted_head", skip)
 
 

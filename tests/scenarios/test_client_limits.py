@@ -228,7 +228,7 @@ async def test_at_the_cap_every_publish_waits_however_many_tasks_there_are(
         peer.link.close()
         nursery.cancel_scope.shield = True
         await wait_all_tasks_blocked()
-        assert client._core.publisher.gate.has_to_check
+        assert client._core.publisher.gate.takes_slow_path
         client._core.status.reconnects = True  # as in a client that connects again by itself
         for _ in range(10):
             nursery.start_soon(client.publish, "orders", b"later")

@@ -71,13 +71,13 @@ class Publishing:
         correlation_id = message.correlation_id
         if (
             route is None
-            or route.needs_care
+            or route.needs_general_path
             or message.sow_key
             or message.expiration is not None
             or message.options
             or len(correlation_id) > MAX_FAST_CORRELATION_ID
         ):
-            self._publish_with_care(connection, message)
+            self._publish_general(connection, message)
             return
         sequence = message.sequence
         publisher, log = connection.publisher, self.log
@@ -132,7 +132,7 @@ class Publishing:
         )
         self.applier.conflate(route, record, Changes(Document(message.data, route.message_type)))
 
-    def _publish_with_care(self, connection: Connection, message: Message) -> None:
+    def _publish_general(self, connection: Connection, message: Message) -> None:
         """Execute a publish: the first of its topic, with rare headers, or to a SOW topic."""
         problem = _problem(message)
         if problem is not None:

@@ -351,8 +351,8 @@ class Replay:
             frames, size = self._scan_together(members)
         else:
             chunk = self._read(reader, CHUNK_BYTES)
-            scanned = None if _needs_care(reader, chunk) else self._scan(reader, chunk)
-            frames = self._scan_with_care(reader, records_of(chunk)) if scanned is None else scanned
+            scanned = None if _needs_general_scan(reader, chunk) else self._scan(reader, chunk)
+            frames = self._scan_general(reader, records_of(chunk)) if scanned is None else scanned
             size = len(chunk)
         for item in members:
             self._advanced(item, frames)  # all of them are of one connection
@@ -393,7 +393,7 @@ class Replay:
                 if self._is_early(reader, pace, record):
                     break
             for item in here:
-                frames += self._scan_with_care(item, (record,))
+                frames += self._scan_general(item, (record,))
             size += (1 + len(here)) * (RECORD_HEADER_BYTES + len(record.payload))
             end = record.position + 1
             passed = record.bookmark if record.is_data else passed
@@ -511,7 +511,7 @@ class Replay:
             _pass_chunk(item, chunk, next(read_records(chunk, last, len(chunk))))
         return frames
 
-    def _scan_with_care(self, item: BookmarkSubscription, records: Iterable[Record]) -> list[bytes]:
+    def _scan_general(self, item: BookmarkSubscription, records: Iterable[Record]) -> list[bytes]:
         """The general case: filters, limits and ends are checked for each record."""
         frames: list[bytes] = []
         for record in records:
@@ -623,7 +623,7 @@ def _cut(chunk: bytes, after: Cursor, *, limit: int) -> tuple[bytes, Cursor]:
     return chunk, after
 
 
-def _needs_care(item: BookmarkSubscription, chunk: bytes) -> bool:
+def _needs_general_scan(item: BookmarkSubscription, chunk: bytes) -> bool:
     """Whether each record of a chunk has to be looked at: the last time is left to the scan."""
     if item.filter is not None or item.remaining is not None or item.fields is not None:
         return True

@@ -227,7 +227,7 @@ class Route:
         in_batch: Whether the batch being built has a record of it.
         logged: Whether the journal records it.
         unrecorded: The same topic for the messages that the journal leaves out, if it may do so.
-        needs_care: Whether a publish has to look at more than the topic.
+        needs_general_path: Whether a publish has to look at more than the topic.
         sow: Its state of the world, if it has one.
         queues: The queues that its messages enter.
         is_queue: Whether one of them has its name: then subscriptions to it are that queue's.
@@ -240,7 +240,7 @@ class Route:
         "log_filters",
         "logged",
         "message_type",
-        "needs_care",
+        "needs_general_path",
         "plan",
         "queues",
         "sow",
@@ -272,7 +272,7 @@ class Route:
         self.plan: Plan | None = None
         self.log_filters = log_filters
         self.unrecorded = Route(topic, message_type, logged=False) if log_filters else None
-        self.needs_care = sow is not None or self.unrecorded is not None
+        self.needs_general_path = sow is not None or self.unrecorded is not None
 
     def for_message(self, document: Document) -> Route:
         """The route of one message: another one if the journal leaves it out."""

@@ -25,7 +25,7 @@ from typing import Final, NoReturn, cast
 
 from typing_extensions import override
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores import record_file
 from haclient_stores.bookmark_stores.prune_policy import (
@@ -81,7 +81,7 @@ _DISCARDS: Final = {
 _NAME_RECORDS: Final = 64  # more than any sub id of a sensible length takes
 _CATCH_UP_ROUNDS: Final = 64  # each is shorter than the one before, unless the disk is very slow
 
-_HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
+_HEADER_BYTE: Final = (header_page.IDENTITY_BYTES - 1, header_page.IDENTITY_BYTES)  # for its page
 
 _logger = logger_of("haclient.bookmark_store")
 
@@ -391,7 +391,9 @@ class LoggedBookmarkStore(BookmarkFileStore):
             self._disk.remove(self._pruned_path)  # of a prune that was killed
         owned = self._owner.file
         header = owned.pread(PAGE_BYTES, 0)
-        identity = framing.read_identity(header, magic=record_file.LOG_MAGIC, path=str(self._path))
+        identity = header_page.read_identity(
+            header, magic=record_file.LOG_MAGIC, path=str(self._path)
+        )
         if identity is None:
             self._durable = DurableFile(owned, rewrite_before_fsync=False)
             file = record_file.create(owned, boot_id=boot_id, owner="")
@@ -413,8 +415,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
 
         file = record_file.recover(owned, boot_id, take)
         reader.finish()
-        self._synced_end = framing.read_word(header, framing.FIRST_WORD)
-        self._owner.client_name = framing.read_owner(header, path=str(self._path))
+        self._synced_end = header_page.read_word(header, header_page.FIRST_WORD)
+        self._owner.client_name = header_page.read_owner(header, path=str(self._path))
         self._log = self._open_log(file)
         self._next_index = 1 + max((*reader.names, *reader.trackers), default=-1)
         for index, tracker in sorted(reader.trackers.items()):
@@ -445,7 +447,7 @@ class LoggedBookmarkStore(BookmarkFileStore):
     @override
     def _write_owner(self, client_name: str) -> None:
         header = self._owner.file.map(0, PAGE_BYTES)
-        framing.write_owner(header.view, client_name)
+        header_page.write_owner(header.view, client_name)
         header.close()
 
     # -- subscriptions ------------------------------------------------------------------------
@@ -496,8 +498,8 @@ class LoggedBookmarkStore(BookmarkFileStore):
     @staticmethod
     def _note_synced(file: File, end: int) -> None:
         word_bytes = bytearray(16)
-        framing.write_word(memoryview(word_bytes), 0, end)
-        file.pwrite(word_bytes, framing.FIRST_WORD)
+        header_page.write_word(memoryview(word_bytes), 0, end)
+        file.pwrite(word_bytes, header_page.FIRST_WORD)
 
     # -- pruning --------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """An append-only file of 16-byte records, which holds a bookmark log.
 
-After the header page (`framing`) come blocks of 64 KiB: 4095 records and a seal, the checksum of
+After the `header_page` come blocks of 64 KiB: 4095 records and a seal, the checksum of
 those in their place. A sync or a close seals the records of the last block so far with a *partial
 seal*, a record like the others; later records follow it. Records are written straight into mapped,
 preallocated memory, value first. The first word of a record is never zero; a zero in its place is
@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.bookmark_stores.records import RecordKind
 from haclient_stores.disk.checksummed_log import (
     BrokenBlock,
@@ -240,8 +240,8 @@ def create(file: File, *, boot_id: bytes, owner: str) -> RecordFile:
     header = file.map(0, PAGE_BYTES)
     header.view[:] = bytes(PAGE_BYTES)
     if owner:
-        framing.write_owner(header.view, owner)
-    framing.write_identity(header.view, framing.Identity(LOG_MAGIC, PAGE_BYTES), boot_id)
+        header_page.write_owner(header.view, owner)
+    header_page.write_identity(header.view, header_page.Identity(LOG_MAGIC, PAGE_BYTES), boot_id)
     header.close()
     return RecordFile(file, PAGE_BYTES)
 
@@ -359,9 +359,9 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int], bool], None]
     header = file.pread(PAGE_BYTES, 0)
     if len(header) < PAGE_BYTES:
         raise StoreCorrupt(file.path, len(header), "the file ends within its header")
-    found = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16]
+    found = header[header_page.BOOT_ID_OFFSET : header_page.BOOT_ID_OFFSET + 16]
     same_boot = is_same_boot(found, boot_id)
-    history = LogHistory(same_boot, framing.read_word(header, framing.FIRST_WORD))
+    history = LogHistory(same_boot, header_page.read_word(header, header_page.FIRST_WORD))
     size = file.size()
     if (size - PAGE_BYTES) % GROW_BYTES:
         _log.warning("%s: byte %d: the file was cut off", file.path, size)
@@ -371,7 +371,7 @@ def recover(file: File, boot_id: bytes, take: Callable[[array[int], bool], None]
     clear_tail(file, end, size)
     opened = RecordFile(file, end)
     opened.seal()
-    file.pwrite(boot_id, framing.BOOT_ID_OFFSET)
+    file.pwrite(boot_id, header_page.BOOT_ID_OFFSET)
     return opened
 
 

@@ -29,7 +29,7 @@ from typing import Final, cast
 
 from typing_extensions import override
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.adapters.recovery_point import RecoveryPointAdapter
 from haclient_stores.bookmark_stores.records import RecordKind
 from haclient_stores.bookmark_stores.ring_slots import (
@@ -73,7 +73,7 @@ _VERSION: Final = 2
 _ONE_PAIR_VERSION: Final = 1  # each subscription had one pair of slots
 _MOST_SUBSCRIPTIONS: Final = 65_536
 _TOGETHER: Final = 128  # publishers in one slot, which leaves 968 bytes for the texts
-_HEADER_BYTE: Final = (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES)  # for its page
+_HEADER_BYTE: Final = (header_page.IDENTITY_BYTES - 1, header_page.IDENTITY_BYTES)  # for its page
 
 
 class WriteCount:
@@ -454,7 +454,7 @@ class RingBookmarkStore(BookmarkFileStore):
         file = self._owner.file
         header = file.pread(PAGE_BYTES, 0)
         is_old = int.from_bytes(header[8:12], "little") == _ONE_PAIR_VERSION
-        identity = framing.read_identity(
+        identity = header_page.read_identity(
             header,
             magic=RING_MAGIC,
             path=str(self._path),
@@ -463,7 +463,7 @@ class RingBookmarkStore(BookmarkFileStore):
         if identity is None:
             self._create(file, PAGE_BYTES + PAIR_BYTES * subscriptions)
             return
-        self._owner.client_name = framing.read_owner(header, path=str(self._path))
+        self._owner.client_name = header_page.read_owner(header, path=str(self._path))
         if file.size() < identity.file_bytes:
             raise StoreCorrupt(self._path, file.size(), "the file was cut off")
         if is_old:
@@ -488,8 +488,8 @@ class RingBookmarkStore(BookmarkFileStore):
         view = self._header
         view[:] = bytes(len(view))
         self._free = [pair_at(view, at) for at in range(PAGE_BYTES, size, PAIR_BYTES)]
-        made = framing.Identity(RING_MAGIC, PAGE_BYTES, size, version=_VERSION)
-        framing.write_identity(view[:PAGE_BYTES], made, self._disk.boot_id())
+        made = header_page.Identity(RING_MAGIC, PAGE_BYTES, size, version=_VERSION)
+        header_page.write_identity(view[:PAGE_BYTES], made, self._disk.boot_id())
 
     def _read(self) -> None:
         view = self._header
@@ -589,7 +589,7 @@ class RingBookmarkStore(BookmarkFileStore):
 
     @override
     def _write_owner(self, client_name: str) -> None:
-        framing.write_owner(self._header[:PAGE_BYTES], client_name)
+        header_page.write_owner(self._header[:PAGE_BYTES], client_name)
 
     @override
     def _new_subscription(self, sub_id: str) -> SubscriptionHandle:

@@ -1,6 +1,6 @@
 """Who may use a store on disk: one process and one client, until it is closed.
 
-A store has one file that carries its lock and, in its header page (`framing`), the client name that
+A store has one file that carries its lock and, in its `header_page`, the client name that
 it belongs to. The lock shows which process has the store open now; the name shows whose messages or
 bookmarks are in it, even while no process has it open. `threads` says which thread may call it.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.checks import check_text
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File
 from haclient_stores.errors import StoreLocked, UsageError
@@ -68,7 +68,7 @@ class Ownership:
     Attributes:
         file: The locked file. `replace_file` exchanges it.
         client_name: The client that the store belongs to; empty before the first `open_for`. The
-            store sets it from the header when it is opened (`framing.read_owner`).
+            store sets it from the header when it is opened (`header_page.read_owner`).
         is_closed: `close` was called.
 
     Raises:
@@ -95,7 +95,7 @@ class Ownership:
             page = reader.pread(PAGE_BYTES, 0).ljust(PAGE_BYTES, b"\0")
         finally:
             reader.close()
-        owner = framing.read_owner(page, path=str(path))
+        owner = header_page.read_owner(page, path=str(path))
         if error.in_this_process:
             what = (
                 f"open already in this process, as client {owner!r}: close that store first, or "

@@ -1,6 +1,6 @@
 """One segment in a file: its layout, its seals, and how it is read back.
 
-The header page (`framing`) says which sequence comes first. Frames grow upwards after it, seals
+The header page (`header_page`) says which sequence comes first. Frames grow upwards after it, seals
 grow downwards from the end of the file: one for each 64 KiB of frames and one for each sync. The
 segment is full when frames and seals meet, so a sync costs 16 bytes and nothing else.
 
@@ -25,7 +25,7 @@ from typing import Final
 
 from typing_extensions import override
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.disk.checksummed_log import (
     BrokenBlock,
     LogHistory,
@@ -201,7 +201,7 @@ class FileSegment(Segment):
         """
         lowest_seal = seal_at(self, len(self.mark_offsets) - 2)
         durable.rewrite(
-            (framing.IDENTITY_BYTES - 1, framing.IDENTITY_BYTES),  # dirties the header page
+            (header_page.IDENTITY_BYTES - 1, header_page.IDENTITY_BYTES),  # dirties the header page
             (self.synced_end, self.end),
             (lowest_seal, self.size),
         )
@@ -227,16 +227,16 @@ def read_segment(disk: Disk, file: File, boot_id: bytes) -> FileSegment | None:
     """
     path, size = file.path, file.size()
     header = file.pread(HEADER_BYTES, 0)
-    identity = framing.read_identity(
+    identity = header_page.read_identity(
         header, magic=SEGMENT_MAGIC, path=str(path), version=SEGMENT_VERSION
     )
     if identity is None:  # made or released by a process that was killed then
         return None
     if size < HEADER_BYTES:
         raise StoreCorrupt(path, size, "the file ends within its header")
-    found = header[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16]
+    found = header[header_page.BOOT_ID_OFFSET : header_page.BOOT_ID_OFFSET + 16]
     same_boot = is_same_boot(found, boot_id)
-    history = LogHistory(same_boot, framing.read_word(header, framing.FIRST_WORD))
+    history = LogHistory(same_boot, header_page.read_word(header, header_page.FIRST_WORD))
     if size < identity.file_bytes and (same_boot or history.synced_end):
         raise StoreCorrupt(path, size, f"the file ends before byte {identity.file_bytes}")
     file.allocate(identity.file_bytes)
@@ -249,7 +249,7 @@ def read_segment(disk: Disk, file: File, boot_id: bytes) -> FileSegment | None:
     if read_seal(segment.view, lowest) is not None:  # the log was cut in front of this block
         clear_tail(file, segment.end, lowest + SEAL_BYTES)
     _take_unsealed(segment, trusted=same_boot)
-    segment.view[framing.BOOT_ID_OFFSET : framing.BOOT_ID_OFFSET + 16] = boot_id
+    segment.view[header_page.BOOT_ID_OFFSET : header_page.BOOT_ID_OFFSET + 16] = boot_id
     return segment
 
 

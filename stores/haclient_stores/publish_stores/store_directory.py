@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 import msgspec
 from typing_extensions import override
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.disk.checksummed_log import is_same_boot
 from haclient_stores.disk.durable_file import DurabilityOptions, DurableFile
 from haclient_stores.disk.files import PAGE_BYTES, Disk, File, RealDisk
@@ -59,13 +59,13 @@ _SPARE_SEGMENTS: Final = 2  # enough to roll without new files while acks keep u
 _MAPPED_SEGMENTS: Final = 8  # of those that are neither written nor sent now
 _SMALLEST_FRAME_BYTES: Final = SLOT_BYTES + 1  # a length and a digit
 _HIGHEST: Final = 2**64 - 2**40  # a checked word above it is damaged: it leaves no room for numbers
-_BOOT_ID: Final = slice(framing.BOOT_ID_OFFSET, framing.BOOT_ID_OFFSET + 16)
+_BOOT_ID: Final = slice(header_page.BOOT_ID_OFFSET, header_page.BOOT_ID_OFFSET + 16)
 # Checked words of the control page.
-_LAST_PERSISTED: Final = framing.FIRST_WORD
-_LAST_SEQUENCE: Final = framing.SECOND_WORD
-_RECONCILED: Final = framing.THIRD_WORD
-_HIGHEST_NUMBER: Final = framing.FOURTH_WORD
-_SYNCED_END: Final = framing.FIRST_WORD  # of a segment
+_LAST_PERSISTED: Final = header_page.FIRST_WORD
+_LAST_SEQUENCE: Final = header_page.SECOND_WORD
+_RECONCILED: Final = header_page.THIRD_WORD
+_HIGHEST_NUMBER: Final = header_page.FOURTH_WORD
+_SYNCED_END: Final = header_page.FIRST_WORD  # of a segment
 _T = TypeVar("_T")
 
 
@@ -144,7 +144,7 @@ class StoreDirectory(SegmentStorage):
         region = control.map(0, PAGE_BYTES)
         self._control = region.view
         try:
-            self.ownership.client_name = framing.read_owner(region.view, path=str(control.path))
+            self.ownership.client_name = header_page.read_owner(region.view, path=str(control.path))
             self._notes = self._read_notes()
             self.segments = self._recover()
         except BaseException:
@@ -173,7 +173,7 @@ class StoreDirectory(SegmentStorage):
             UsageError: It is not a name, or the store cannot be used.
         """
         if self.ownership.check_client(client_name):
-            framing.write_owner(self._control, client_name)
+            header_page.write_owner(self._control, client_name)
             self._sync_control()
             self.ownership.client_name = client_name
 
@@ -186,7 +186,7 @@ class StoreDirectory(SegmentStorage):
     def _check_control(self, file: File) -> None:
         size = file.size()
         page = file.pread(PAGE_BYTES, 0)
-        identity = framing.read_identity(
+        identity = header_page.read_identity(
             page, magic=CONTROL_MAGIC, path=str(file.path), version=_CONTROL_VERSION
         )
         if identity is None:
@@ -197,8 +197,10 @@ class StoreDirectory(SegmentStorage):
     def _make_control(self, file: File) -> None:
         file.allocate(PAGE_BYTES)
         region = file.map(0, PAGE_BYTES)
-        identity = framing.Identity(CONTROL_MAGIC, PAGE_BYTES, PAGE_BYTES, version=_CONTROL_VERSION)
-        framing.write_identity(region.view, identity, self._disk.boot_id())
+        identity = header_page.Identity(
+            CONTROL_MAGIC, PAGE_BYTES, PAGE_BYTES, version=_CONTROL_VERSION
+        )
+        header_page.write_identity(region.view, identity, self._disk.boot_id())
         region.close()
         file.fsync()
         self._disk.fsync_dir(self._path)
@@ -220,22 +222,22 @@ class StoreDirectory(SegmentStorage):
         stopped = not is_same_boot(bytes(page[_BOOT_ID]), self._boot_id)
         if stopped:  # the clock may be wrong, so a sync has recorded an upper bound
             floor = max(floor, _number_in_use(page, _HIGHEST_NUMBER))
-            framing.write_word(page, _LAST_SEQUENCE, floor)
+            header_page.write_word(page, _LAST_SEQUENCE, floor)
         return PublishWindow.recovered(
             [(segment.first, segment.next_sequence - 1) for segment in self.segments],
-            last_persisted=min(framing.read_word_pair(page, _LAST_PERSISTED)),
+            last_persisted=min(header_page.read_word_pair(page, _LAST_PERSISTED)),
             floor=floor,
-            reconciled=any(framing.read_word_pair(page, _RECONCILED)),
+            reconciled=any(header_page.read_word_pair(page, _RECONCILED)),
             numbers_uncertain=stopped,
         )
 
     @override
     def save_numbers(self, window: PublishWindow, *, skipped: bool) -> None:
         self.ownership.check_usable()
-        framing.write_word(self._control, _LAST_PERSISTED, window.last_persisted)
+        header_page.write_word(self._control, _LAST_PERSISTED, window.last_persisted)
         last = max(window.last_sequence, self._reserved)
-        framing.write_word(self._control, _LAST_SEQUENCE, last)
-        framing.write_word(self._control, _RECONCILED, int(window.reconciled))
+        header_page.write_word(self._control, _LAST_SEQUENCE, last)
+        header_page.write_word(self._control, _RECONCILED, int(window.reconciled))
         if skipped:
             self._control_unsynced = True
         if not window.numbers_uncertain:
@@ -249,7 +251,7 @@ class StoreDirectory(SegmentStorage):
     def reserve(self, sequence: int) -> None:
         """Numbers up to this may be in use without a file: after a kill the next is above it."""
         self._reserved = sequence
-        framing.write_word(self._control, _LAST_SEQUENCE, sequence)
+        header_page.write_word(self._control, _LAST_SEQUENCE, sequence)
 
     # -- making and taking back -----------------------------------------------------------------
 
@@ -270,15 +272,15 @@ class StoreDirectory(SegmentStorage):
         view = segment.view
         view[HEADER_BYTES : HEADER_BYTES + SLOT_BYTES] = bytes(SLOT_BYTES)
         view[size - SEAL_BYTES :] = bytes(SEAL_BYTES)
-        identity = framing.Identity(
+        identity = header_page.Identity(
             SEGMENT_MAGIC, HEADER_BYTES, size, first, version=SEGMENT_VERSION
         )
         with self._lock:
-            framing.write_word(view, _SYNCED_END, 0)
-            framing.write_identity(view, identity, self._boot_id)
+            header_page.write_word(view, _SYNCED_END, 0)
+            header_page.write_identity(view, identity, self._boot_id)
             self._unsynced.append(segment)
             # A sync covers the numbers too, however soon their frames are acknowledged.
-            framing.write_word(self._control, _HIGHEST_NUMBER, highest_number(first, size))
+            header_page.write_word(self._control, _HIGHEST_NUMBER, highest_number(first, size))
             self._control_unsynced = True
         return segment
 
@@ -431,7 +433,7 @@ class StoreDirectory(SegmentStorage):
             segment.header_on_disk = segment.rewrite_before_fsync = True
             durable.fsync()
             word = bytearray(16)
-            framing.write_word(memoryview(word), 0, end)
+            header_page.write_word(memoryview(word), 0, end)
             with self._lock:
                 segment.rewrite_before_fsync = False
                 segment.synced_end = end
@@ -583,7 +585,7 @@ def highest_number(first: int, size: int) -> int:
 
 def _number_in_use(page: memoryview, offset: int) -> int:
     """The higher of the two numbers that a torn word may stand for; none that is out of reach."""
-    return max(each for each in (0, *framing.read_word_pair(page, offset)) if each <= _HIGHEST)
+    return max(each for each in (0, *header_page.read_word_pair(page, offset)) if each <= _HIGHEST)
 
 
 def _file_segment(segment: Segment) -> FileSegment:

@@ -24,24 +24,24 @@ def report(**changes: object) -> DestinationReport:
 @pytest.mark.row("SC12")
 def test_a_server_that_another_one_has_downgraded_is_refused_until_that_is_taken_back() -> None:
     health = ReplicaHealth()
-    assert health.danger(WEST) == ""
+    assert health.refusal_reason(WEST) is None
     health.note(EAST, "east", [report(is_downgraded=True, is_sync=False)])
     health.note("north:9007", "north", [report()])
-    assert health.danger(WEST) == "east has downgraded it, 7 messages behind"
-    assert health.danger(EAST) == ""
+    assert health.refusal_reason(WEST) == "east has downgraded it, 7 messages behind"
+    assert health.refusal_reason(EAST) is None
     health.note(EAST, "east", [report()])
-    assert health.danger(WEST) == ""
+    assert health.refusal_reason(WEST) is None
 
 
 @pytest.mark.row("SC12")
 def test_the_limit_of_messages_is_for_servers_that_no_acknowledgement_waits_for() -> None:
     health = ReplicaHealth(max_behind=6)
     health.note(EAST, "east", [report()])
-    assert health.danger(WEST) == ""
+    assert health.refusal_reason(WEST) is None
     health.note(EAST, "east", [report(is_sync=False)])
-    assert health.danger(WEST) == "for east it is 7 messages behind, the limit is 6"
+    assert health.refusal_reason(WEST) == "for east it is 7 messages behind, the limit is 6"
     health.note(EAST, "east", [report(is_sync=False, messages_behind=6)])
-    assert health.danger(WEST) == ""
+    assert health.refusal_reason(WEST) is None
 
 
 @pytest.mark.row("SC12")
@@ -50,7 +50,7 @@ def test_a_server_that_will_never_get_some_messages_is_refused_however_little_it
 ):
     health = ReplicaHealth()
     health.note(EAST, "east", [report(messages_behind=0, messages_missing=2)])
-    assert health.danger(WEST) == "for east it lacks 2 messages for good"
+    assert health.refusal_reason(WEST) == "for east it lacks 2 messages for good"
 
 
 @pytest.mark.row("SC12")
@@ -58,9 +58,9 @@ def test_a_server_is_known_by_its_name_behind_another_address() -> None:
     health = ReplicaHealth()
     bad = report(is_downgraded=True, is_sync=False, address="10.0.0.2:9007")
     health.note(EAST, "east", [bad])
-    assert health.danger(WEST) == ""
+    assert health.refusal_reason(WEST) is None
     health.note(WEST, "west", [])
-    assert "downgraded" in health.danger(WEST)
+    assert health.refusal_reason(WEST) == "east has downgraded it, 7 messages behind"
 
 
 def test_the_answer_of_an_admin_interface() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.disk.ownership import Ownership, check_client_name, check_path
 from haclient_stores.errors import StoreLocked, UsageError
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.row("BS21", "PS12")
 
 def owned_by(path: Path, name: str) -> None:
     page = bytearray(PAGE_BYTES)
-    framing.write_owner(memoryview(page), name)
+    header_page.write_owner(memoryview(page), name)
     path.write_bytes(page)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.errors import StoreCorrupt, StoreError
 from haclient_stores.publish_stores.segment_file import (
     HEADER_BYTES,
@@ -135,14 +135,18 @@ def written(
     segment = FileSegment(disk, PATH, first=5, size=SIZE)
     segment.adopt(file)
     view = segment.view
-    framing.write_identity(view, framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5), boot)
+    header_page.write_identity(
+        view, header_page.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5), boot
+    )
     for number, frame in enumerate(frames, 5):
         end = segment.end + len(frame)
         view[segment.end : end] = frame
         if number < 5 + sealed:
             seal_frames(segment, end, number + 1)
         segment.mark(end, number + 1)
-    framing.write_word(view, framing.FIRST_WORD, segment.mark_offsets[synced] if synced else 0)
+    header_page.write_word(
+        view, header_page.FIRST_WORD, segment.mark_offsets[synced] if synced else 0
+    )
     segment.unmap()
     return disk
 
@@ -218,9 +222,9 @@ def test_a_place_for_a_seal_that_never_reached_the_disk_may_hold_anything(name: 
 
 def test_seals_do_not_vouch_for_frames_under_other_numbers() -> None:
     disk = written(FRAMES, sealed=3)
-    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 4)
+    identity = header_page.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 4)
     page = bytearray(disk.open(PATH).pread(128, 0))
-    framing.write_identity(memoryview(page), identity, OTHER)  # what was there before
+    header_page.write_identity(memoryview(page), identity, OTHER)  # what was there before
     disk.open(PATH).pwrite(page, 0)
     assert count(read(disk, BOOT)) == 0
 
@@ -275,8 +279,8 @@ def test_a_tail_that_was_cut_is_cleared_on_the_disk_before_anything_is_appended(
 def test_another_version_of_the_format_is_no_corruption() -> None:
     disk = written(FRAMES, sealed=3)
     page = bytearray(disk.open(PATH).pread(128, 0))
-    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5, version=2)
-    framing.write_identity(memoryview(page), identity, BOOT)
+    identity = header_page.Identity(SEGMENT_MAGIC, HEADER_BYTES, SIZE, 5, version=2)
+    header_page.write_identity(memoryview(page), identity, BOOT)
     disk.open(PATH).pwrite(page, 0)
     with pytest.raises(StoreError, match="format version 2, newer than version 1") as caught:
         read(disk)

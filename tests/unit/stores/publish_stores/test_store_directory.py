@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from haclient_fake_server.journal.files import JournalFiles
-from haclient_stores import framing
+from haclient_stores import header_page
 from haclient_stores.disk.durable_file import DurabilityOptions
 from haclient_stores.disk.files import PAGE_BYTES, RealDisk
 from haclient_stores.errors import (
@@ -518,8 +518,8 @@ def test_an_empty_segment_that_was_made_before_the_kill_is_no_hindrance(tmp_path
         again.close()
     path = killed(store, tmp_path / "q")
     empty = bytearray((path / segments(path)[0]).read_bytes()[:HEADER_BYTES].ljust(SMALL, b"\0"))
-    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1010)
-    framing.write_identity(memoryview(empty), identity, disk.boot)
+    identity = header_page.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1010)
+    header_page.write_identity(memoryview(empty), identity, disk.boot)
     (path / "00000099.seg").write_bytes(empty)
     again = opened(path, WatchedDisk())
     assert kept(again) == list(range(1001, 1005 + 2 * IN_SEGMENT))
@@ -533,8 +533,8 @@ def test_an_empty_last_segment_makes_way_for_a_jump_in_the_numbering(tmp_path: P
     fill(store, 3)
     store.close()
     empty = bytearray(SMALL)
-    identity = framing.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1004)
-    framing.write_identity(memoryview(empty), identity, b"another boot....")
+    identity = header_page.Identity(SEGMENT_MAGIC, HEADER_BYTES, SMALL, 1004)
+    header_page.write_identity(memoryview(empty), identity, b"another boot....")
     (tmp_path / "p" / "00000002.seg").write_bytes(empty)
     again = opened(tmp_path / "p")
     again.reconcile(seen=2000, persisted=1001, clock_us=0)

@@ -23,7 +23,7 @@ from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
 from haclient.session.pauses import MAX_UNANSWERED
 from haclient.subscription_manager import Entry, MemorySubscriptionManager
-from haclient.transport.subscription_changes import timeout_of
+from haclient.transport.subscription_control import timeout_of
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.errors import StoreError

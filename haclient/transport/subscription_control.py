@@ -42,7 +42,7 @@ from haclient.transport.tasks import ClientThread, open_nursery
 from haclient_stores.checks import check_texts, check_utf8
 
 
-class SubscriptionChanges:
+class SubscriptionControl:
     """Changes the active subscriptions of a client.
 
     Args:
@@ -353,7 +353,7 @@ class AutomaticPauses(BackPressure):
     """
 
     def __init__(
-        self, commands: Commands, changes: SubscriptionChanges, reporter: Reporter
+        self, commands: Commands, changes: SubscriptionControl, reporter: Reporter
     ) -> None:
         super().__init__(commands.waits, reporter.calls)
         self._status = commands.status
