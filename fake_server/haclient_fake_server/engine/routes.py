@@ -9,12 +9,13 @@ The plan also names the bookmark subscriptions that wait at the end of the log f
 topic, so that a batch need not look at the others.
 
 A change of a subscription drops the plan of its topic, or all plans when its topic is a pattern. It
-is rebuilt when the next message needs it.
+is rebuilt when the next message needs it. Which patterns match a topic is kept meanwhile, so that
+only those are tried that are newer: else a flood of patterns would make each publish try all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
@@ -48,7 +49,8 @@ SUBSCRIBERS_PER_CHECK: Final = 4
 
 MAX_PLANNED_MEMBERS: Final = 1_000_000
 """Subscriptions in the plans of all topics of a message type, about 100 bytes each; beyond it all
-plans are made anew when they are needed. Plans that were dropped alone count until then."""
+plans are made anew when they are needed. Plans that were dropped alone count until then. The same
+number limits what is kept of the patterns that match topics."""
 
 
 class FanoutGroup(NamedTuple):
@@ -285,6 +287,21 @@ def _number(subscription: Subscription) -> int:
     return subscription.number
 
 
+class _Known:
+    """What the patterns of subscriptions are to one topic.
+
+    Attributes:
+        newest: The number of the last pattern that was tried.
+        matching: The numbers of those that match; some may have no subscription any more.
+    """
+
+    __slots__ = ("matching", "newest")
+
+    def __init__(self) -> None:
+        self.newest = 0
+        self.matching: list[int] = []
+
+
 class RouteTable:
     """The topics of one message type and the live subscriptions to them.
 
@@ -306,7 +323,12 @@ class RouteTable:
         self.pattern_checks = 0
         self._make = make
         self._literal: dict[str, dict[int, Subscription]] = {}
-        self._patterns: dict[Hashable, dict[int, Subscription]] = {}
+        # By number, in the order the patterns came: what is known of a topic keeps none of them.
+        self._patterns: dict[int, dict[int, Subscription]] = {}
+        self._pattern_numbers: dict[Hashable, int] = {}
+        self._last_pattern = 0
+        self._known: dict[str, _Known] = {}
+        self._known_members = 0
         self._planned: dict[tuple[str, bool], Route] = {}
         self._planned_members = 0
 
@@ -325,10 +347,8 @@ class RouteTable:
     def plan(self, route: Route) -> Plan:
         """Make the plan of a topic and keep it."""
         found = [*self._literal.get(route.topic, {}).values()]
-        self.pattern_checks += len(self._patterns)
-        for alike in self._patterns.values():  # by one search for all that have the same pattern
-            if next(iter(alike.values())).matcher.matches(route.topic):
-                found += alike.values()
+        for alike in self._patterns_of(route.topic):
+            found += alike.values()
         members = [item for item in found if route.logged or not item.reads_log]
         if route.is_queue:  # what is not replay is the queue's
             members = [item for item in members if isinstance(item, BookmarkSubscription)]
@@ -355,11 +375,37 @@ class RouteTable:
         self._planned[route.topic, route.logged] = route
         return route.plan
 
+    def _patterns_of(self, topic: str) -> Iterator[dict[int, Subscription]]:
+        """The subscriptions by patterns that match a topic: one search for each new pattern."""
+        if not self._patterns:
+            return iter(())
+        known = self._known.get(topic)
+        if known is None:
+            known = self._known[topic] = _Known()
+            self._known_members += 1
+        known.matching = [number for number in known.matching if number in self._patterns]
+        for number, alike in reversed(self._patterns.items()):
+            if number <= known.newest:
+                break
+            self.pattern_checks += 1
+            if next(iter(alike.values())).matcher.matches(topic):
+                known.matching.append(number)
+                self._known_members += 1
+        known.newest = self._last_pattern
+        if self._known_members > MAX_PLANNED_MEMBERS:
+            self._known.clear()
+            self._known_members = 0
+        return (self._patterns[number] for number in known.matching)
+
     def enter(self, subscription: Subscription) -> None:
         """A subscription is live, or waits at the end of the log."""
         matcher = subscription.matcher
         if matcher.is_regex:
-            self._patterns.setdefault(matcher.key, {})[subscription.number] = subscription
+            number = self._pattern_numbers.get(matcher.key)
+            if number is None:
+                self._last_pattern = number = self._last_pattern + 1
+                self._pattern_numbers[matcher.key] = number
+            self._patterns.setdefault(number, {})[subscription.number] = subscription
             self._forget_plans()
         else:
             self._literal.setdefault(matcher.text, {})[subscription.number] = subscription
@@ -367,12 +413,13 @@ class RouteTable:
 
     def leave(self, subscription: Subscription) -> None:
         """A subscription is neither any more; it need not have been."""
-        key = subscription.matcher.key
-        alike = self._patterns.get(key, {})
+        number = self._pattern_numbers.get(subscription.matcher.key, 0)
+        alike = self._patterns.get(number, {})
         if alike.pop(subscription.number, None) is not None:
             self._forget_plans()
             if not alike:
-                del self._patterns[key]
+                del self._patterns[number]
+                del self._pattern_numbers[subscription.matcher.key]
             return
         topic = subscription.matcher.text
         members = self._literal.get(topic, {})

@@ -133,6 +133,7 @@ def test_subscriptions_with_one_pattern_are_found_and_left_one_by_one() -> None:
         table.leave(item)
     assert table.plan(orders).subscriptions == ()
     assert not table._patterns
+    assert not table._pattern_numbers
 
 
 def test_one_search_serves_all_subscriptions_with_the_same_pattern() -> None:
@@ -151,6 +152,35 @@ def test_one_search_serves_all_subscriptions_with_the_same_pattern() -> None:
     assert asked == ["orders"]
 
 
+def test_a_new_pattern_is_tried_alone_on_a_topic_that_is_known() -> None:
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    orders = table.route("orders")
+    for number in range(100):  # a flood, with a publish after each
+        table.enter(pattern_of(ONE, number, f"^o{number}|rs"))
+        assert len(table.plan(orders).subscriptions) == number + 1
+    assert table.pattern_checks == 100
+
+
+@given(st.lists(st.tuples(st.sampled_from("elp"), st.integers(0, 3), st.integers(0, 2))))
+def test_plans_are_those_of_a_table_that_tries_all_patterns(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    """Entering, leaving and planning in any order, patterns that come back included."""
+    table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
+    members: list[Subscription] = []
+    patterns = ("^a", "b$", "^(a|b)", "c.*")
+    for number, (step, pattern, topic) in enumerate(steps):
+        if step == "e":
+            members.append(pattern_of(ONE, number, patterns[pattern]))
+            table.enter(members[-1])
+        elif step == "l" and members:
+            table.leave(members.pop(pattern % len(members)))
+        route = table.route(("a", "ab", "cb")[topic])
+        plan = route.plan or table.plan(route)
+        wanted = [item for item in members if item.matcher.matches(route.topic)]
+        assert plan.subscriptions == tuple(sorted(wanted, key=lambda item: item.number))
+
+
 def test_plans_of_many_topics_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "MAX_PLANNED_MEMBERS", 10)
     table = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
@@ -162,6 +192,7 @@ def test_plans_of_many_topics_take_bounded_memory(monkeypatch: pytest.MonkeyPatc
             assert len((route.plan or table.plan(route)).subscriptions) == 3
         planned = [route for route in table.routes.values() if route.plan is not None]
         assert len(planned) * 3 <= 10
+        assert table._known_members <= 10
     crowded = RouteTable("json", lambda topic, kind: Route(topic, kind, logged=True, sow=None))
     for number in range(20):  # more than the limit in one plan
         crowded.enter(pattern_of(ONE, number, "^o"))
