@@ -206,10 +206,14 @@ class OpenLog:
 
     def write_new_publishers(self) -> None:
         """Write records for new publishers."""
-        ids = self.publishers.ids
-        while self.publishers_written < len(ids):
-            self.file.put(*publisher_record(self.publishers_written, ids[self.publishers_written]))
-            self.publishers_written += 1
+        ids, written = self.publishers.ids, self.publishers_written
+        if written < len(ids):
+            first, _ = publisher_record(written, 0)  # the index is in the lowest bits
+            words = array("Q", bytes(16 * (len(ids) - written)))
+            words[0::2] = array("Q", range(first, first + len(ids) - written))
+            words[1::2] = array("Q", ids[written:])
+            self.file.put_words(words)
+            self.publishers_written = len(ids)
 
 
 class LogNotes(StoreNotes):

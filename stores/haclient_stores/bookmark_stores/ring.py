@@ -131,13 +131,18 @@ class RingNotes(StoreNotes):
     def discard_function(self, elsewhere: Discard) -> Discard:
         tracker, thread = self.tracker, self.thread
         try_discard, save_moved = tracker.try_discard, self._save_moved
+        save_next = self._save_next
 
         def discard(number: int) -> None:
             if get_ident() != thread.ident:
                 elsewhere(number)
                 return
             low = tracker.low_watermark
-            if (try_discard(number) and tracker.low_watermark != low) or self._is_unsaved:
+            if number == low != tracker.slow_path_at and not self._is_unsaved:
+                tracker.low_watermark = number + 1  # `tracker.discard`, written out
+                if not save_next():
+                    save_moved()
+            elif (try_discard(number) and tracker.low_watermark != low) or self._is_unsaved:
                 save_moved()
 
         return discard
@@ -239,10 +244,12 @@ class RingNotes(StoreNotes):
             StoreFull: There are too many publishers, or the texts are too long for a slot.
         """
         pages = () if self._is_unsaved else self._pages[1:]  # not the first
-        before = {page: page.image[CAUGHT_UP_AT:] for page in pages}
+        before = {page: bytes(page.used[CAUGHT_UP_AT:]) for page in pages}
         self._is_unsaved = True  # until it is written: there may be no room
         self._build()
-        self._write([each for each in self._pages if each.image[CAUGHT_UP_AT:] != before.get(each)])
+        self._write(
+            [each for each in self._pages if bytes(each.used[CAUGHT_UP_AT:]) != before.get(each)]
+        )
         self._is_unsaved = False
 
     def _build(self) -> None:
@@ -306,7 +313,7 @@ class RingNotes(StoreNotes):
         finished = self.tracker.finished
         if finished.pending_ack:
             self.tracker.apply_pending_ack()
-        if self._is_unsaved or self._is_purged or not self._pages or not self._pages[0].image:
+        if self._is_unsaved or self._is_purged or not self._pages or not self._pages[0].used:
             self._is_purged = False
             self.save()
             return
@@ -332,6 +339,42 @@ class RingNotes(StoreNotes):
             changed[page] = None
         self._write(changed)
         self._is_unsaved = False
+
+    def _save_next(self) -> bool:
+        """The same where the message after the last saved one was discarded, as most are.
+
+        Returns:
+            Whether this was so; if not, nothing has changed.
+        """
+        tracker, chunk, count = self.tracker, self._chunk, self._count
+        finished = tracker.finished
+        if (
+            chunk is None
+            or chunk is not tracker.chunks[0]
+            or chunk.numbers[count] != tracker.low_watermark - 1
+            or finished is not self._finished
+            or finished.changed
+            or finished.taken
+            or finished.pending_ack
+            or self._is_purged
+        ):
+            return False
+        publisher = chunk.publisher if chunk.publisher >= 0 else chunk.publishers[count]
+        self._is_unsaved = True  # see `save`
+        reached = self._applied[publisher] = sequence = chunk.sequences[count]
+        self._count = count + 1
+        if finished.acked or finished.waiting:
+            front = finished.advance_front(chunk, count + 1)
+            reached = max(finished.recovered.get(publisher, 0), front.get(publisher, 0))
+        place = self._places.get(publisher)
+        if place is None:
+            page = self._add(publisher, (self._publishers.ids[publisher], reached, sequence))
+        else:
+            page, at = place
+            PAIR.pack_into(page.image, at, reached, sequence)
+        self._write((page,))
+        self._is_unsaved = False
+        return True
 
     def _write(self, pages: Iterable[Page]) -> None:
         if self._unusable:
@@ -371,15 +414,18 @@ class RingNotes(StoreNotes):
         finished, applied = self.tracker.finished, self._applied
         chunk, count = self.tracker.front()
         known = 0 if has_acks or chunk is not self._chunk else self._count
-        moved: Iterable[int] = finished.changed or ()
+        moved: Iterable[int] = ()
         if finished is not self._finished:
             moved = self._applied = applied = dict(finished.applied)
             self._finished, known = finished, 0
-            finished.changed = set()
-        elif finished.changed:
-            for each in finished.changed:
+            finished.changed, finished.taken = set(), []
+        elif finished.changed or finished.taken:
+            moved = changed = finished.changed or set()
+            for taken in finished.taken or ():  # of the oldest chunk only the rest is new
+                changed.update(taken.publishers_from(self._count if taken is self._chunk else 0))
+            for each in changed:
                 applied[each] = max(applied.get(each, 0), finished.applied.get(each, 0))
-            finished.changed = set()
+            finished.changed, finished.taken = set(), []
         self._chunk, self._count = chunk, count
         if chunk is None or count <= known:
             return moved

@@ -148,30 +148,48 @@ def check_length(length: int) -> None:
 
 
 class Page:
-    """The vectors of up to 128 publishers: a pair of slots, and what the next one holds."""
+    """The vectors of up to 128 publishers: a pair of slots, and what the next one holds.
 
-    __slots__ = ("count", "image", "slots", "writes")
+    Attributes:
+        slots: The pair.
+        writes: The count of writes in the newer slot, which is the second one when it is odd.
+        count: The number of publishers.
+        image: A page with the next slot at its front.
+        used: That slot, a view of the image; empty before `start`.
+    """
+
+    __slots__ = ("_summed", "count", "image", "slots", "used", "writes")
 
     def __init__(self, slots: Slots, writes: int = 0) -> None:
         self.slots = slots
-        self.writes = writes  # of the newer slot, which is the second one when it is odd
-        self.image = bytearray()
+        self.writes = writes
+        self.image = bytearray(PAGE_BYTES)
         self.count = 0
+        self._use(0)
+
+    def _use(self, length: int) -> None:
+        # Views of what is in use: to slice at each write takes longer than a short checksum.
+        self.used = memoryview(self.image)[:length]
+        self._summed = self.used[_LENGTH_AT:]
 
     def start(self, head: bytes) -> None:
         """Begin the next slot without publishers."""
-        self.image = bytearray(head)
+        self.image[: len(head)] = head
         self.count = 0
+        self._use(len(head))
 
     def add(self, vectors: tuple[int, int, int]) -> int:
         """Add a publisher; return the offset of its resume and applied."""
-        image = self.image
-        at = _HEAD.size + VECTORS.size * self.count
-        check_length(len(image) + VECTORS.size)
-        image[at:at] = VECTORS.pack(*vectors)
+        image, texts = self.image, self.used[_HEAD.size + VECTORS.size * self.count :]
+        length = len(self.used) + VECTORS.size
+        check_length(length)
+        at = length - VECTORS.size - len(texts)
+        image[at + VECTORS.size : length] = bytes(texts)
+        VECTORS.pack_into(image, at, *vectors)
         self.count += 1
         _HALF.pack_into(image, _COUNT_AT, self.count)
-        _HALF.pack_into(image, _LENGTH_AT, len(image))
+        _HALF.pack_into(image, _LENGTH_AT, length)
+        self._use(length)
         return at + WORD.size
 
     def write(self, above: int) -> int:
@@ -179,8 +197,9 @@ class Page:
         writes = above + 1 + (above + self.writes) % 2  # the other slot's turn
         image = self.image
         WORD.pack_into(image, _WRITES_AT, writes)
-        _HALF.pack_into(image, 0, zlib.crc32(memoryview(image)[4:]))
-        self.slots[writes & 1][: len(image)] = image
+        _HALF.pack_into(image, 0, zlib.crc32(self._summed))
+        used = self.used
+        self.slots[writes & 1][: len(used)] = used
         self.writes = writes
         return writes
 

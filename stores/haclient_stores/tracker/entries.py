@@ -77,9 +77,10 @@ class Publishers:
         Returns:
             The index; -1 for text that is not an id.
         """
-        if not (_is_number(text) and int(text) <= LARGEST):
+        publisher_id = int(text) if _is_number(text) else -1
+        if not 0 <= publisher_id <= LARGEST:
             return -1
-        found = self.by_text[text] = self._by_line["\n" + text] = self.index(int(text))
+        found = self.by_text[text] = self._by_line["\n" + text] = self.index(publisher_id)
         return found
 
     def bookmarks(self, newest: dict[int, int]) -> BookmarkList:
@@ -241,6 +242,14 @@ class Chunk:
             self.sequences[begin:end],
             self.publishers[begin:end],
         )
+
+    def publishers_from(self, begin: int) -> Sequence[int]:
+        """The publishers of the entries from an index on.
+
+        Args:
+            begin: The index of the first entry.
+        """
+        return self.publishers[begin:] if self.publisher < 0 else (self.publisher,)
 
     def newest(self) -> dict[int, int]:
         """The highest sequence of each publisher: the last one, since they rise."""

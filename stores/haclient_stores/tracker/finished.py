@@ -81,8 +81,9 @@ class Finished:
         acked: Whether entries need an ack to be finished.
         recovered: The highest finished sequence of each publisher (by index).
         applied: The highest of those that are finished or only wait for an ack.
-        changed: The publishers whose `recovered` or `applied` may have changed; None where nobody
-            asks. Whoever does exchanges the set.
+        taken: The chunks that were taken, for notes that know the front of the oldest one already;
+            None where nobody asks. Whoever does exchanges the list.
+        changed: The publishers whose `recovered` or `applied` may have changed otherwise; likewise.
         cover: The highest acknowledged sequence of each publisher.
         waiting: Discarded chunks that no ack covers yet, in arrival order.
         link_first: The first number of this link.
@@ -104,6 +105,7 @@ class Finished:
         "link_first",
         "pending_ack",
         "recovered",
+        "taken",
         "waiting",
     )
 
@@ -112,6 +114,7 @@ class Finished:
         self.recovered: dict[int, int] = {}
         self.applied: dict[int, int] = {}
         self.changed: set[int] | None = None
+        self.taken: list[Chunk] | None = None
         self.cover: dict[int, int] = {}
         self.waiting: deque[Chunk] = deque()
         self.link_first = link_first
@@ -155,12 +158,12 @@ class Finished:
             chunk: The chunk that follows all those taken so far.
         """
         newest = chunk.newest()
+        if self.taken is not None:
+            self.taken.append(chunk)
         if not self.acked and not self.waiting:
-            self.recover(newest)
+            self._raise(newest)
             return
         self.applied.update(newest)
-        if self.changed is not None:
-            self.changed.update(newest)
         self.waiting.append(chunk)
         self._release()
 
@@ -273,9 +276,12 @@ class Finished:
         Args:
             newest: The sequences by publisher index.
         """
-        recovered, applied = self.recovered, self.applied
         if self.changed is not None:
             self.changed.update(newest)
+        self._raise(newest)
+
+    def _raise(self, newest: dict[int, int]) -> None:
+        recovered, applied = self.recovered, self.applied
         for publisher, sequence in newest.items():
             if sequence > recovered.get(publisher, 0):
                 recovered[publisher] = sequence
