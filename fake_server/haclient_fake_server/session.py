@@ -208,10 +208,10 @@ class Session:
                     await self._write()
         finally:
             self._link.close()
-            self._leave_offline()
             self.reason = self.reason or "broker stopped"  # so that nothing is queued any more
             with trio.CancelScope(shield=True):
                 async with self._hub.end_turn:
+                    self._leave_offline()  # to give a large file back takes the system a while
                     while self._hub.end_subscriptions(self):
                         await trio.lowlevel.checkpoint()
                     self._hub.disconnected(self, self.reason)

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trio
@@ -30,6 +31,7 @@ from haclient_fake_server.engine import broker
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.hub import Hub
+from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.session import Session, dial_destination
 from haclient_stores.disk.files import File
@@ -391,6 +393,53 @@ async def test_the_file_of_a_slow_client_ends_with_its_connection(tmp_path: Path
         before = disk.open_files
     assert disk.open_files < before
     assert disk.open_files == 0
+
+
+class CountingQueue(OfflineQueue):
+    """Notes how many rounds of the loop there were when it was closed."""
+
+    closed: ClassVar[list[int]] = []
+    rounds = 0
+
+    @override
+    def close(self) -> None:
+        self.closed.append(CountingQueue.rounds)
+        super().close()
+
+
+@pytest.mark.row("AD8")
+async def test_the_files_of_slow_clients_that_end_at_once_are_closed_in_turns(
+    tmp_path: Path,
+) -> None:
+    """To give a large file back takes the system a while, in which nobody is served."""
+    config = BrokerConfig()
+    hub = Hub(config, MemoryJournal(), now_us=1)
+    CountingQueue.closed.clear()
+
+    async def count() -> None:
+        while True:
+            CountingQueue.rounds += 1
+            await trio.lowlevel.checkpoint()
+
+    with trio.fail_after(LIMIT_S):
+        async with open_nursery() as nursery:
+            nursery.start_soon(count)
+            sessions: list[Session] = []
+            for number in range(5):
+                _, there = link_pair()
+                each = Session(hub.next_number(), there, hub=hub, config=config)
+                hub.accepted(each, peer="")
+                file = WatchedDisk().create_new(tmp_path / f"{number}")
+                each.take_offline(CountingQueue(file, capacity=KIB))
+                nursery.start_soon(each.run)
+                sessions.append(each)
+            await trio.sleep(0.01)  # until all of them read
+            for each in sessions:
+                each.cut("end")
+            while len(CountingQueue.closed) < 5:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    assert max(CountingQueue.closed) - min(CountingQueue.closed) >= 3, "not in one round"
 
 
 @pytest.mark.row("ID5", "ID7")
