@@ -301,7 +301,8 @@ def check_threads_are_real() -> None:
         UsageError: It has replaced one of them.
     """
     monkey = sys.modules.get("gevent.monkey")
-    replaced = [each for each in ("thread", "select") if monkey and monkey.is_module_patched(each)]
+    names = "threading", "select"  # of the modules: what `patch_all` calls `thread` is unknown here
+    replaced = [each for each in names if monkey and monkey.is_module_patched(each)]
     if replaced:
         raise UsageError(
             f"gevent has replaced the modules {' and '.join(replaced)}, which a client needs: call "

@@ -32,6 +32,7 @@ from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from support.broker_thread import BrokerThread, broker_thread
 from support.listening import on_states
 from support.process import interrupted, run_script
+from support.threads import begin, result_of, until
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -517,3 +518,33 @@ def interrupt_at_line(lines: int) -> Generator[None]:
         yield
     finally:
         sys.settrace(before)
+
+
+def test_with_auto_ack_no_thread_acknowledges_what_others_of_one_stream_still_process() -> None:
+    count, others = 6, list[Message]()
+    all_have_one, finished = threading.Barrier(count), threading.Event()
+
+    def work() -> None:
+        others.append(next(messages))
+        all_have_one.wait(LIMIT_S)
+        assert finished.wait(LIMIT_S)
+        next(messages, None)
+
+    queue = QueueTopic(name="jobs", max_per_subscription_backlog=count)
+    with (
+        broker_thread(BrokerConfig(queues=(queue,))) as broker,
+        HAClient("orders-7", servers=[broker.uri]) as client,
+        client.queue_stream("jobs", auto_ack=True, max_backlog=count) as messages,
+    ):
+        running = [begin(work) for _ in range(count - 1)]
+        client.publish_many("jobs", [b"%d" % number for number in range(count + 1)])
+        own = next(messages)
+        all_have_one.wait(LIMIT_S)
+        assert None not in [own.lease, *(each.lease for each in others)]
+        next(messages)  # the server grants no seventh lease before one has ended
+        assert own.lease is None
+        assert None not in [each.lease for each in others]
+        finished.set()
+        until(lambda: all(each.lease is None for each in others))
+    for each in running:
+        result_of(each)

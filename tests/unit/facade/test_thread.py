@@ -272,7 +272,7 @@ def test_a_thread_runs_once_and_only_while_it_is_open() -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("replaced", ["thread", "select", ""])
+@pytest.mark.parametrize("replaced", ["threading", "select", ""])
 def test_a_process_whose_threads_gevent_has_replaced_is_refused(
     replaced: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

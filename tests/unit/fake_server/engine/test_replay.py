@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from haclient_fake_server.journal.format import RECORD_HEADER_BYTES, encode_remo
 from haclient_stores.bookmark import Timestamp
 from support.engine import START_US, Peer, World, decode
 from support.lengths import length
+from support.work import counted_calls
 
 if TYPE_CHECKING:
     from _collections_abc import dict_values
@@ -479,22 +479,10 @@ def calls_of_a_publish(subscriptions: int, fields: dict[str, str | int]) -> int:
     publisher.publish(1)
     publisher.publish(2)
     messages = decode(encode_frame({"c": "p", "t": "orders", "s": 3, "a": "persisted"}))
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in {"call", "c_call"}
-
-    before = sys.getprofile()
-    gc.disable()  # callbacks of a collection would be counted
-    sys.setprofile(count)
-    try:
+    with counted_calls() as receiving:
         effects = world.engine.received(publisher.number, messages, world.now)
-    finally:
-        sys.setprofile(before)
-        gc.enable()
     assert effects.with_backlog == []
-    return calls
+    return receiving.count
 
 
 @pytest.mark.parametrize("fields", AT_THE_END.values(), ids=AT_THE_END)

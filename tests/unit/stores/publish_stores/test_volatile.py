@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from haclient_stores.publish_stores.memory import DEFAULT_MEMORY_SEGMENT_BYTES, VolatilePublishLog
 from support.frames import fill, put
+from support.work import counted_calls
 
 COUNT = 3000
 
@@ -37,20 +36,13 @@ def test_gaps_between_the_numbers_of_a_caller_take_no_room() -> None:
 
 
 def test_one_frame_is_found_without_a_look_at_all_frames_before_it() -> None:
-    log, calls = VolatilePublishLog(), 0
+    log = VolatilePublishLog()
     *_, last = fill(log, 900, body=bytes(1000))
     assert log.replay_single(last) is not None  # it has marked the end
 
-    def count(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-
-    sys.setprofile(count)
-    try:
+    with counted_calls() as finding:
         log.replay_single(last)
-    finally:
-        sys.setprofile(None)
-    assert calls < 900
+    assert finding.count < 900
 
 
 def test_over_several_segments_frames_have_their_numbers() -> None:
