@@ -13,9 +13,14 @@ server. What it has to have, all of message type `json`; a variable gives anothe
 | `AMPS_TEST_QUEUE` | `conformance-queue` | a queue: leases of 60 s, 10 messages a subscription |
 | `AMPS_TEST_LEASE_QUEUE` | `conformance-lease` | the same with leases of 1 s |
 | `AMPS_TEST_ONCE_QUEUE` | `conformance-once` | a queue of semantics at-most-once |
+| `AMPS_TEST_EXPIRING` | `conformance-expiring` | as `AMPS_TEST_SOW`; its records live for an hour |
 | `AMPS_TEST_TLS_URI` | | `tcps://` of the same server |
-| `AMPS_TEST_USER_URI` | | `tcp://user:password@` of a server that asks for both |
+| `AMPS_TEST_USER_URI` | | `tcp://user:password@` of a user who may do everything |
+| `AMPS_TEST_READER_URI` | | there, of one who may read `AMPS_TEST_OPEN` and no more |
+| `AMPS_TEST_OPEN` | `conformance-open` | the beginning of logged topics |
+| `AMPS_TEST_OPEN_QUEUE` | `conformance-open-queue` | one of them: a queue there |
 
+The topics of the state of the world are configured in the order of this table.
 What another server has not is a skip. The topics of a state of the world and the queues may hold
 what other tests have left there.
 """
@@ -41,6 +46,9 @@ NAMES: Final = {
     "AMPS_TEST_QUEUE": "conformance-queue",
     "AMPS_TEST_LEASE_QUEUE": "conformance-lease",
     "AMPS_TEST_ONCE_QUEUE": "conformance-once",
+    "AMPS_TEST_EXPIRING": "conformance-expiring",
+    "AMPS_TEST_OPEN": "conformance-open",
+    "AMPS_TEST_OPEN_QUEUE": "conformance-open-queue",
 }
 EXTERNAL: Final = os.environ.get("AMPS_TEST_URI", "")
 
@@ -57,10 +65,11 @@ def uri() -> Iterator[str]:
         return
     options = (
         *("--log-topic", f"^{name_of('AMPS_TEST_LOGGED')}"),
-        *("--log-topic", "^conformance-(sow|history|keyed|queue|lease|once)"),
+        *("--log-topic", "^conformance-(sow|history|keyed|queue|lease|once|expiring)"),
         *("--sow", f"{name_of('AMPS_TEST_SOW')}:/id"),
         *("--sow", f"{name_of('AMPS_TEST_HISTORY')}:/id,history"),
         *("--sow", f"{name_of('AMPS_TEST_USER_KEYS')}:"),
+        *("--sow", f"{name_of('AMPS_TEST_EXPIRING')}:/id,expiration=3600"),
         *("--queue", f"{name_of('AMPS_TEST_QUEUE')},max_backlog=10,lease=60"),
         *("--queue", f"{name_of('AMPS_TEST_LEASE_QUEUE')},max_backlog=10,lease=1"),
         *("--queue", f"{name_of('AMPS_TEST_ONCE_QUEUE')},max_backlog=10,semantics=at-most-once"),
@@ -72,22 +81,30 @@ def uri() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The addresses with TLS (`tls`), and of a server that asks for user and password (`user`)."""
+    """The addresses with TLS (`tls`), and those of users: of everything (`user`), or a `reader`."""
     if EXTERNAL:
         yield {
             "tls": os.environ.get("AMPS_TEST_TLS_URI", ""),
             "user": os.environ.get("AMPS_TEST_USER_URI", ""),
+            "reader": os.environ.get("AMPS_TEST_READER_URI", ""),
         }
         return
     directory = tmp_path_factory.mktemp("conformance")
     users = directory / "users"
-    users.write_text("joe:secret\n", encoding="utf-8")
+    users.write_text("joe:secret\nann:other\n", encoding="utf-8")
     users.chmod(0o600)
     certificate = make_certificates(directory / "certificates").server
-    options = ("--user-file", str(users), "--tls-cert", str(certificate))
+    options = (
+        *("--user-file", str(users), "--tls-cert", str(certificate)),
+        *("--entitle", "joe:all:.*", "--entitle", f"ann:read:^{name_of('AMPS_TEST_OPEN')}"),
+        *("--log-topic", f"^{name_of('AMPS_TEST_OPEN')}"),
+        *("--queue", f"{name_of('AMPS_TEST_OPEN_QUEUE')},max_backlog=10,lease=60"),
+    )
     with BrokerProcess(*options, listen="tcps://127.0.0.1:0") as broker:
-        guarded = broker.uri.replace("://", "://joe:secret@")
-        yield {"tls": guarded, "user": guarded}
+        guarded, reader = (
+            broker.uri.replace("://", f"://{user}@") for user in ("joe:secret", "ann:other")
+        )
+        yield {"tls": guarded, "user": guarded, "reader": reader}
 
 
 @pytest.fixture
@@ -98,6 +115,21 @@ def tls_uri(guarded: dict[str, str]) -> str:
 @pytest.fixture
 def user_uri(guarded: dict[str, str]) -> str:
     return guarded["user"] or pytest.skip("not applicable: AMPS_TEST_USER_URI is not set")
+
+
+@pytest.fixture
+def reader(guarded: dict[str, str]) -> Iterator[Wire]:
+    """A client that may read `AMPS_TEST_OPEN`, and no more."""
+    uri = guarded["reader"] or pytest.skip("not applicable: AMPS_TEST_READER_URI is not set")
+    with Wire(uri) as wire:
+        yield wire
+
+
+@pytest.fixture
+def owner(user_uri: str) -> Iterator[Wire]:
+    """A client of the same server that may do everything."""
+    with Wire(user_uri) as wire:
+        yield wire
 
 
 @pytest.fixture
@@ -168,6 +200,12 @@ def sow() -> str:
 def history() -> str:
     """A topic with a state of the world of key `/id` that keeps its history."""
     return _existing("AMPS_TEST_HISTORY")
+
+
+@pytest.fixture
+def expiring() -> str:
+    """A topic whose records live for an hour, unless their publisher says something else."""
+    return _existing("AMPS_TEST_EXPIRING")
 
 
 @pytest.fixture

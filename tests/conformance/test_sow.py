@@ -160,12 +160,13 @@ def test_top_n_and_skip_n_are_a_page_of_an_ordered_query(records: Records) -> No
 
 
 def test_a_pattern_queries_several_topics(records: Records, keyed: str) -> None:
-    """Each frame has the records of one topic, in the order of the configuration."""
+    """Each frame has the records of one topic, in the order of the configuration: neither that of
+    their publishes nor that of the pattern."""
     wire = records.wire
-    records.put(1)
     wire.store(keyed, records.body(2), k=records.run)
+    records.put(1)
     wire.send(
-        *("sow",), t=f"^({records.topic}|{keyed})$", query_id="q", cid="q", filter=records.filter
+        *("sow",), t=f"^({keyed}|{records.topic})$", query_id="q", cid="q", filter=records.filter
     )
     frames = wire.frames_until(lambda each: each.kind == "group_end")
     assert [each["t"] for each in frames if each.kind == "sow"] == [records.topic, keyed]
@@ -297,6 +298,22 @@ def test_a_deleted_record_is_out_of_focus(records: Records) -> None:
     records.wire.do("sow_delete", t=records.topic, filter=records.filter)
     frame = following()
     assert (frame.kind, frame["reason"], frame.json["v"]) == ("oof", "deleted", 7)
+
+
+def test_an_expired_record_is_gone_and_out_of_focus(wire: Wire, expiring: str, run: str) -> None:
+    """`e` in seconds counts for more than what the topic says, and an update begins anew
+    (docs/broker.md#expiration)."""
+    records = Records(wire, expiring, run)
+    wire.subscribe(expiring, sub_id="s", filter=records.filter, opts="oof")
+    for number, lifetimes in enumerate([(1,), (1, 0), (0, 1), ()]):
+        for seconds in lifetimes:
+            wire.store(expiring, records.body(number, v=seconds), e=seconds)
+        if not lifetimes:
+            records.put(number)
+    gone = [each for _ in range(8) if (each := wire.next_message()).kind == "oof"]
+    assert [each.json for each in gone] == [records.body(0, v=1), records.body(2, v=1)]
+    assert {each["reason"] for each in gone} <= {"expire", "expired"}
+    assert sorted(records.numbers()) == [1, 3]
 
 
 def test_a_record_that_was_never_in_focus_does_not_leave_it(records: Records) -> None:
