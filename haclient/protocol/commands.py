@@ -139,8 +139,8 @@ def parse_acks(text: str) -> frozenset[AckType]:
     Raises:
         UsageError: A word is not an ack type; the message names it.
     """
-    words = (word.strip() for word in text.split(","))
-    return frozenset(_ack_type(word) for word in words if word not in {"", "none"})
+    words = map(str.strip, text.split(","))
+    return frozenset([_ack_type(word) for word in words if word not in {"", "none"}])
 
 
 def format_acks(acks: Iterable[AckType | str]) -> str:
@@ -167,6 +167,7 @@ def _ack_type(word: str) -> AckType:
         raise UsageError(f"{word!r} is no ack type; there are {known}") from None
 
 
+_MOST_RECENT: Final = str(MOST_RECENT)
 _BOOKMARK_WORDS: Final[dict[str, StartPoint]] = {
     "epoch": EPOCH,
     "now": NOW,
@@ -283,13 +284,13 @@ class Command:
             if isinstance(value, int) and attribute in _NUMBERS:
                 result[wire] = value
                 continue
-            if attribute not in _WRITTEN_BY_STR:
-                check_text(attribute, value)
             if attribute == "topic":
                 check_topic(value)
+            elif attribute not in _WRITTEN_BY_STR:
+                check_text(attribute, value)
             if text := str(value):
                 result[wire] = text
-        if result.get("bm") == str(MOST_RECENT):
+        if result.get("bm") == _MOST_RECENT:
             raise UsageError("MOST_RECENT is resolved by a bookmark store and never sent")
         return result
 

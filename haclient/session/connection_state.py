@@ -319,11 +319,6 @@ class ConnectionStatus:
         return "" if self.server is None else self.server.server_version
 
     @property
-    def is_connected(self) -> bool:
-        """Whether there is a link to a server."""
-        return self.connection > 0
-
-    @property
     def expects_connection(self) -> bool:
         """Whether the client will connect again when there is no connection."""
         return self.reconnects and self.stop_reason is None
@@ -388,17 +383,6 @@ class ConnectionStatus:
     def why_not_connected(self) -> HAClientError:
         """The error to raise where a connection is needed and there is none."""
         return self.lost_reason or DisconnectedError("not connected: call connect first")
-
-    def check_logged_on(self) -> None:
-        """Check that commands may be sent.
-
-        Raises:
-            DisconnectedError: There is no connection, or it has not logged on.
-        """
-        if not self.is_connected:
-            raise DisconnectedError("not connected: call connect and logon first")
-        if not self.is_logged_on:
-            raise DisconnectedError("not logged on: call logon first")
 
 
 # -- counters ------------------------------------------------------------------------------------

@@ -79,8 +79,10 @@ class Commands:
         Raises:
             DisconnectedError: There is none, or it has not logged on.
         """
-        self.status.check_logged_on()
-        assert self.connection is not None  # noqa: S101  # as the status says
+        if self.connection is None:
+            raise DisconnectedError("not connected: call connect and logon first")
+        if not self.status.is_logged_on:
+            raise DisconnectedError("not logged on: call logon first")
         return self.connection
 
     def check_connection_follows(self) -> None:

@@ -183,7 +183,7 @@ class Subscriber:
             raise UsageError(has_receiver(command.sub_id))
         opening.command_id = command.command_id or self._session.next_command_id()
         fields = header_fields(command)
-        needs_id = command.name in LASTING and "bm" in fields and not _is_named(command)
+        needs_id = "bm" in fields and command.name in LASTING and not _is_named(command)
         if needs_id and self._is_tracked:
             # The numbers of commands are the same in each process, and stores remember ids: an
             # earlier process may have used this number for another subscription.

@@ -55,6 +55,16 @@ class Challenge(Authenticator):
         self.calls.append(("completed", user, password, reason))
 
 
+@pytest.mark.row("CC2")
+async def test_a_command_that_comes_too_early_is_told_which_call_is_missing(server: Server) -> None:
+    async with Client("c") as client:
+        with pytest.raises(DisconnectedError, match="not connected: call connect and logon first"):
+            await client.subscribe("orders", handler=print)
+        await server.connect(client)
+        with pytest.raises(DisconnectedError, match="not logged on: call logon first"):
+            await client.subscribe("orders", handler=print)
+
+
 @pytest.mark.row("CC1", "CC2", "CC5")
 async def test_each_step_by_itself(server: Server) -> None:
     async with Client("pub") as client:

@@ -351,7 +351,7 @@ class Walk:
 
     @property
     def is_connected(self) -> bool:
-        return self.world.status.is_connected
+        return self.world.status.connection > 0
 
     def receive(self) -> None:
         """Take a message; those of earlier links, still at work, do not count."""
