@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from haclient.client import HAClient
+from haclient.options import ClientOptions, HAOptions
 from haclient.session.recovery import Recovery
 from support.sources import tree
 
@@ -19,6 +23,11 @@ ROWS = [
     (file, name) for file, names in ROW.findall(PAGE) for name in names.strip("`").split("`, `")
 ]
 PATH = re.compile(r"`((?:haclient|stores|fake_server|tests)/[\w/]+(?:\.py)?)`")
+
+LAYOUT = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    tokenize.ENDMARKER,
+}
 
 
 def test_the_page_has_the_paths_of_a_publish_a_message_and_a_record() -> None:
@@ -52,6 +61,59 @@ def test_a_circle_is_found_with_the_names_of_its_modules() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": set[str]()}
     assert list(_circles(graph)) == [["b", "c"]]
     assert list(_circles({**graph, "e": {"a"}})) == [["a", "b", "c", "d", "e"]]
+
+
+CORE = (
+    *("*.py", "client", "contrib", "facade", "protocol", "recovery_points", "servers", "session"),
+    *("transport", "workers"),
+)
+"""The folders of the client proper."""
+
+
+def test_the_client_stays_small() -> None:
+    """Ceilings: what needs more takes it from elsewhere, or says why it is worth that."""
+    assert len(_modules("*.py")) <= 14
+    assert len(_modules("transport")) <= 22
+    assert len([name for name in dir(HAClient) if not name.startswith("_")]) <= 48
+    assert len(ClientOptions.__annotations__.keys() | HAOptions.__annotations__.keys()) <= 28
+    code = {folder: sum(map(_code_lines, _modules(folder))) for folder in CORE}
+    pure = code["session"] + code["protocol"]
+    assert pure >= 0.45 * (pure + code["transport"] + code["client"])
+    assert sum(code.values()) <= 17_700
+    paths = [path for folder in CORE for path in _modules(folder)]
+    assert (
+        sum(isinstance(node, ast.Lambda) for path in paths for node in ast.walk(tree(path))) <= 22
+    )
+    assert sum(map(_comments, paths)) >= 0.05 * sum(code.values())
+
+
+def _modules(folder: str) -> list[Path]:
+    """The modules of a folder of the client, or of its root."""
+    pattern = folder if folder.endswith(".py") else f"{folder}/**/*.py"
+    return sorted((ROOT / "haclient").glob(pattern))
+
+
+def _tokens(path: Path) -> Iterator[tokenize.TokenInfo]:
+    return tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline)
+
+
+def _code_lines(path: Path) -> int:
+    """The lines without docstrings, comments and blanks."""
+    lines: set[int] = set()
+    for token in _tokens(path):
+        if token.type not in LAYOUT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree(path)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                lines.difference_update(range(node.lineno, (node.end_lineno or 0) + 1))
+            case _:
+                pass
+    return len(lines)
+
+
+def _comments(path: Path) -> int:
+    return sum(token.type == tokenize.COMMENT for token in _tokens(path))
 
 
 def _imports() -> dict[str, set[str]]:

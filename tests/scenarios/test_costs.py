@@ -10,13 +10,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from haclient.client import HAClient
 from haclient.protocol.messages import Message
+from haclient.session.resume import ResumeContext
+from haclient.transport.writer import Writer
 from haclient_stores.bookmark import EPOCH
 from haclient_stores.bookmark_stores.memory import MemoryBookmarkStore
 from haclient_stores.publish_stores.memory import MemoryPublishStore
 from support.clock import in_virtual_time
 from support.peer import Peer, Server, answering
 from support.recovery import entered, live, lose
-from support.work import counted_calls, counted_steps
+from support.work import counted_calls, counted_steps, way_to
 
 pytestmark = in_virtual_time
 FEW, MANY = 10, 300
@@ -139,3 +141,36 @@ async def steps_of_a_discard(server: Server, count: int) -> float:
 async def test_a_discard_of_what_came_again_costs_the_same_among_many(server: Server) -> None:
     among_few = await steps_of_a_discard(server, FEW)
     assert await steps_of_a_discard(server, MANY) < among_few * MORE
+
+
+@pytest.mark.row("CC11", "CC13")
+async def test_the_way_of_a_subscribe_to_the_outbox_stays_short(server: Server) -> None:
+    """Ceilings: a longer way has to be worth it, a shorter one lowers them."""
+    async with entered(client := client_of(server), partial(live, server)) as peer, answering(peer):
+        await client.subscribe("orders", handler=print)  # what is parsed once
+        with way_to(Writer.send) as subscribing:
+            await client.subscribe("orders", handler=print)
+        async with client.stream("orders"):
+            pass
+        with way_to(Writer.send) as streaming:
+            await client.stream("orders").open()
+        with way_to(Writer.send) as resumable:
+            await client.bookmark_subscribe("orders", sub_id="s", bookmark=EPOCH, handler=print)
+        await client.disconnect()
+    assert subscribing.count <= 120
+    assert streaming.count <= 130
+    assert resumable.count <= 240
+    assert max(subscribing.depth, streaming.depth, resumable.depth) <= 6
+
+
+@pytest.mark.row("HA4")
+async def test_the_way_from_a_new_link_to_the_bookmarks_stays_short(server: Server) -> None:
+    async with entered(client := client_of(server), partial(live, server)) as peer:
+        async with answering(peer):
+            await client.bookmark_subscribe("orders", sub_id="s", handler=print)
+        await lose(peer)
+        with way_to(ResumeContext.bookmarks) as choosing:
+            again = await live(server)
+            await again.answer("subscribe")
+        await client.disconnect()
+    assert 0 < choosing.depth <= 6
