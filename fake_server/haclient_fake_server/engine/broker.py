@@ -47,7 +47,7 @@ from haclient_fake_server.engine.logon import Logons, heartbeat
 from haclient_fake_server.engine.outbox import ENDED_BY_PEER, Effects, Outbox, Severity, describe
 from haclient_fake_server.engine.persisted_acks import PersistedAcks
 from haclient_fake_server.engine.publishers import KnownPublishers
-from haclient_fake_server.engine.publishing import Publishing
+from haclient_fake_server.engine.publishing import PUBLISHES, Publishing
 from haclient_fake_server.engine.queues.commands import QueueCommands
 from haclient_fake_server.engine.queues.dispatcher import QueueDispatcher
 from haclient_fake_server.engine.queues.points import QueuePoint
@@ -67,7 +67,7 @@ from haclient_fake_server.engine.sow.queries import Queries
 from haclient_fake_server.engine.sow.saved import SowChanges
 from haclient_fake_server.engine.sow.table import SowRecord, SowTable
 from haclient_fake_server.engine.statistics import Row, Statistics
-from haclient_fake_server.engine.subscribing import Subscribing
+from haclient_fake_server.engine.subscribing import ENDS_PER_STEP, Subscribing
 from haclient_fake_server.engine.system_topics import POSITION, SystemTopics
 from haclient_fake_server.engine.timers import Clock
 
@@ -85,9 +85,6 @@ MAX_AHEAD_S: Final = 60.0
 MAX_PATTERN_CHECKS: Final = 10_000
 """Comparisons of new topics with patterns after which a client's other commands wait for their
 turn: about 15 ms."""
-
-ENDS_PER_STEP: Final = 1000
-"""How many subscriptions of an ended connection are removed in one step: about 10 ms."""
 
 _MAX_DIGITS: Final = 18
 """No number of a connection is longer, and Python refuses to convert very long texts."""
@@ -356,8 +353,8 @@ class Engine:
     def _carry_out(self, connection: Connection, messages: Sequence[Message]) -> None:
         """Carry out commands in order, until the others have to wait.
 
-        That is for the end of a delete, or for their turn: to publish to a new topic is to compare
-        it with all patterns of subscriptions.
+        That is for the end of a command that blocks them, or for their turn: to publish to a new
+        topic is to compare it with all patterns of subscriptions.
         """
         if connection.is_busy:
             connection.deferred += messages
@@ -365,8 +362,13 @@ class Engine:
         tables, publish = self._routes, self._publishing.publish
         table = tables[connection.message_type]
         table.pattern_checks = 0
+        many_patterns = table.pattern_count > MAX_PATTERN_CHECKS
         for number, message in enumerate(messages, 1):
             if connection.closing:
+                break
+            if many_patterns and not self._is_prepared(connection, message):
+                connection.deferred += messages[number - 1 :]
+                self._outbox.wake(connection)
                 break
             if (
                 connection.logged_on
@@ -380,10 +382,20 @@ class Engine:
                 self._command(connection, message)
                 # It may have been the logon, which names the message type.
                 table = tables[connection.message_type]
-            if connection.delete is not None or table.pattern_checks > MAX_PATTERN_CHECKS:
+                many_patterns = table.pattern_count > MAX_PATTERN_CHECKS
+            if connection.blocking is not None or table.pattern_checks > MAX_PATTERN_CHECKS:
                 connection.deferred += messages[number:]
                 self._outbox.wake(connection)
                 break
+
+    def _is_prepared(self, connection: Connection, message: Message) -> bool:
+        """Whether a publish takes one step alone; if not, a part of its comparisons is done."""
+        if not connection.logged_on or message.kind not in PUBLISHES:
+            return True
+        access = connection.publishing
+        if access is not None and not access.is_granted(message.topic):
+            return True
+        return self._publishing.prepare(connection, message, MAX_PATTERN_CHECKS)
 
     def end_subscriptions(self, connection_id: int, now: float) -> Effects | None:
         """End some subscriptions of a connection that has ended with many.
@@ -483,7 +495,7 @@ class Engine:
         if connection.is_busy:
             connection.last_received = self._clock.now  # until now it was not read
         connection.take_step()
-        if connection.deferred and connection.delete is None:
+        if connection.deferred and connection.blocking is None:
             deferred, connection.deferred = connection.deferred, []
             self._carry_out(connection, deferred)
         self._queues.pump(connection)

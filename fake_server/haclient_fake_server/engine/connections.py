@@ -58,7 +58,7 @@ class Connection:
         backlog: Subscriptions with records to replay, by number; the next one comes first.
         live_replays: Bookmark subscriptions that are live, by number.
         queries: Commands that are not carried out to their end yet, the oldest first.
-        delete: A delete that is not carried out to its end yet; its other commands wait for it.
+        blocking: A command that is not carried out to its end yet; its others wait for it.
         deferred: The commands that wait, for that or for their turn.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
@@ -83,12 +83,12 @@ class Connection:
         "backlog",
         "beat_due",
         "beat_interval_s",
+        "blocking",
         "choked",
         "closing",
         "commands",
         "consumers",
         "deferred",
-        "delete",
         "early",
         "end_reason",
         "failed",
@@ -139,7 +139,7 @@ class Connection:
         self.backlog: dict[int, BookmarkSubscription] = {}
         self.live_replays: dict[int, BookmarkSubscription] = {}
         self.queries: deque[LongCommand] = deque()
-        self.delete: LongCommand | None = None
+        self.blocking: LongCommand | None = None
         self.deferred: list[Message] = []
         self.subscription_queries = 0
         self.ack_interval_s = 0.0
@@ -157,10 +157,10 @@ class Connection:
         self.end_reason = ""
 
     def take_step(self) -> None:
-        """Take the next step of a delete, or of the oldest command that has not ended."""
-        if self.delete is not None:
-            if next(self.delete, self) is self:  # it has no further step
-                self.delete = None
+        """Take the next step of the command that blocks the others, or of the oldest query."""
+        if self.blocking is not None:
+            if next(self.blocking, self) is self:  # it has no further step
+                self.blocking = None
         elif self.queries and next(self.queries[0], self) is self:
             self.queries.popleft()
 
@@ -172,7 +172,7 @@ class Connection:
     @property
     def is_busy(self) -> bool:
         """Whether it is not read from, since some of its commands wait."""
-        return self.delete is not None or bool(self.deferred)
+        return self.blocking is not None or bool(self.deferred)
 
     @property
     def silent_at(self) -> float:

@@ -63,6 +63,10 @@ class Access:
             detail = f"the user may not {self._what} {quoted(topic)}"
             raise Refused(Reason.NOT_ENTITLED, detail)
 
+    def is_granted(self, topic: str) -> bool:
+        """Whether there is anything that the user may do with a topic."""
+        return self._verdict(topic) is not None
+
     def is_free(self, topic: str) -> bool:
         """Whether every message of a topic is allowed."""
         return self._verdict(topic) == _Verdict()

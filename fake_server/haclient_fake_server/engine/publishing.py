@@ -51,6 +51,8 @@ MAX_EXPIRATION_S: Final = 2**32 - 1
 
 RESERVED: Final = "/AMPS"
 
+PUBLISHES: Final = frozenset({"delta_publish", "p", "publish"})
+
 
 @dataclass(eq=False, slots=True)
 class Publishing:
@@ -114,6 +116,26 @@ class Publishing:
         self._conflate(route, publisher, sequence, message)
         if message.ack_type:
             self._acknowledge(connection, message, route, publisher)
+
+    def prepare(self, connection: Connection, message: Message, checks: int) -> bool:
+        """Compare the topic of a publish with patterns that are new to it, so many at most.
+
+        Args:
+            connection: The publisher's connection; its user may publish to the topic.
+            message: The publish.
+            checks: The most comparisons.
+
+        Returns:
+            Whether the publish can be carried out: with all patterns, or none since it is refused.
+        """
+        table, topic = self.routes[connection.message_type], message.topic
+        route = table.targets.get(topic)
+        if route is None:
+            is_queue = self.routes.queues.get(topic, connection.message_type) is not None
+            if is_queue or _problem(message) or not self.routes.has_room_for(topic):
+                return True
+            route = table.route(topic)
+        return route.plan is not None or table.try_patterns(route.topic, checks)
 
     def _conflate(
         self, route: Route, publisher: KnownPublisher, sequence: int, message: Message

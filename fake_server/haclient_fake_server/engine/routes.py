@@ -16,6 +16,7 @@ only those are tried that are newer: else a flood of patterns would make each pu
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from haclient.protocol.codec import encode_string
@@ -375,23 +376,43 @@ class RouteTable:
         self._planned[route.topic, route.logged] = route
         return route.plan
 
-    def _patterns_of(self, topic: str) -> Iterator[dict[int, Subscription]]:
-        """The subscriptions by patterns that match a topic: one search for each new pattern."""
-        if not self._patterns:
-            return iter(())
+    @property
+    def pattern_count(self) -> int:
+        """How many patterns subscriptions have."""
+        return len(self._patterns)
+
+    def try_patterns(self, topic: str, checks: int) -> bool:
+        """Compare a topic with the patterns that are new to it, the oldest of them first.
+
+        Args:
+            topic: The topic.
+            checks: The most comparisons.
+
+        Returns:
+            Whether no pattern is new to it any more.
+        """
         known = self._known.get(topic)
         if known is None:
             known = self._known[topic] = _Known()
             self._known_members += 1
-        known.matching = [number for number in known.matching if number in self._patterns]
-        for number, alike in reversed(self._patterns.items()):
-            if number <= known.newest:
-                break
+        new = list(takewhile(known.newest.__lt__, reversed(self._patterns)))
+        tried = new[-checks:]
+        for number in tried:
             self.pattern_checks += 1
-            if next(iter(alike.values())).matcher.matches(topic):
+            if next(iter(self._patterns[number].values())).matcher.matches(topic):
                 known.matching.append(number)
                 self._known_members += 1
-        known.newest = self._last_pattern
+        if tried:
+            known.newest = tried[0]
+        return len(tried) == len(new)
+
+    def _patterns_of(self, topic: str) -> Iterator[dict[int, Subscription]]:
+        """The subscriptions by patterns that match a topic: one search for each new pattern."""
+        if not self._patterns:
+            return iter(())
+        self.try_patterns(topic, len(self._patterns))
+        known = self._known[topic]
+        known.matching = [number for number in known.matching if number in self._patterns]
         if self._known_members > MAX_PLANNED_MEMBERS:
             self._known.clear()
             self._known_members = 0

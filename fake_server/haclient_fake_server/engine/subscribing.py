@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, islice
 from operator import itemgetter
+from typing import Final
 
 from haclient.protocol.messages import Message
 from haclient.protocol.options import Options
@@ -16,6 +18,7 @@ from haclient_fake_server.engine.connections import (
     BookmarkSubscription,
     Connection,
     Hold,
+    LongCommand,
     QueueSubscription,
     Subscription,
 )
@@ -39,6 +42,9 @@ MAX_SUBSCRIPTIONS = 100_000
 
 MAX_IDS = 10_000
 """Ids of one command, which is carried out in one step: a resume of so many takes about 0.15 s."""
+
+ENDS_PER_STEP: Final = 1000
+"""How many subscriptions are ended in one step: about 10 ms."""
 
 MAX_SUB_ID_CHARACTERS = 1024
 """The longest id of a subscription, which the broker keeps and writes into each message."""
@@ -331,8 +337,22 @@ class Subscribing:
             ids = message.sub_ids + [part.strip() for part in message.query_id.split(",")]
         if not any(ids) and not message.sub_id:
             raise Refused(Reason.INVALID_SUBID, "an unsubscribe needs a sub_id or a query_id")
-        for sub_id in ids:
+        steps = self._end_in_steps(connection, message, ids)
+        if next(steps, self) is not self:
+            connection.blocking = steps
+            self._outbox.wake(connection)
+
+    def _end_in_steps(
+        self, connection: Connection, message: Message, ids: Sequence[str]
+    ) -> LongCommand:
+        consumers = {each.id for each in connection.consumers.values()}
+        for sub_id in ids:  # of queues at once: none gets what another one gives back
+            if sub_id in consumers:
+                self._end(connection, sub_id)
+        for number, sub_id in enumerate(ids, 1):
             self._end(connection, sub_id)
+            if not number % ENDS_PER_STEP and number < len(ids):
+                yield
         self._outbox.acknowledge(connection, message, "received", "processed")
 
     def leave_topics(self, connection: Connection) -> None:

@@ -86,7 +86,7 @@ class QueueCommands:
         else:
             steps = self._end_listed(connection, message, queue, act, allowed)
         if next(steps, self) is not self:
-            connection.delete = steps
+            connection.blocking = steps
             self.outbox.wake(connection)
 
     def _is_duplicate(self, connection: Connection, message: Message, queue: Queue) -> bool:

@@ -453,7 +453,7 @@ class Queries:
         if self._takes_steps(searches):
             steps = self._delete_in_steps(connection, message, searches)
             if next(steps, self) is not self:
-                connection.delete = steps
+                connection.blocking = steps
                 self.outbox.wake(connection)
             return
         found = [(topic, topic.query(query)) for topic, query in queries]

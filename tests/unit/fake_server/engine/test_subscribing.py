@@ -364,3 +364,28 @@ def test_a_hostile_topic_and_filter_do_not_hold_up_the_broker() -> None:
     peer.publish(1, b'{"a":"' + b"a" * 2000 + b'b"}', t="orders", a="")
     peer.publish(2, b"{}", t="a" * 2000 + "b", a="")
     assert peer.take() == []
+
+
+@pytest.mark.parametrize("ids", ["all", "1,2,3,4,5"])
+def test_many_subscriptions_are_ended_in_steps(ids: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscribing, "ENDS_PER_STEP", 2)
+    queue = QueueTopic(name="jobs", topics=("work",), max_per_subscription_backlog=1)
+    world = World(queues=(queue,), log_topics=(LogTopic("work"),))
+    client, other = world.client("client"), world.client("other")
+    client.stalled = True  # so that each step is a call of this test
+    for sub_id in "123":
+        client.subscribe(sub_id, t=f"^orders|{sub_id}")
+    for sub_id in "45":
+        client.subscribe(sub_id, t="jobs", opts="max_backlog=1")
+    other.publish(1, b"job", t="work")
+    assert client.bodies() == [b"job"]
+    client.send(c="unsubscribe", cid="u", sub_id=ids, a="processed")
+    client.subscribe("6")
+    found: list[list[str]] = []
+    while world.engine.is_busy(client.number):
+        other.publish(None)
+        found.append([each.sids or each.command_id for each in client.take()])
+        world.apply(world.engine.pump(client.number, world.now))
+    other.publish(None)
+    found.append([each.sids or each.command_id for each in client.take()])
+    assert found == [["3"], [], ["u", "6", "6"]], "nothing of a queue goes to those that end"

@@ -13,7 +13,7 @@ from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import records_of
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
-from haclient_fake_server.engine.settings import SowTopic
+from haclient_fake_server.engine.settings import TOPIC_BYTES, LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.journal.format import RecordCommand
 from support.engine import Peer, World
 from support.lengths import length
@@ -488,6 +488,56 @@ def test_publishes_to_new_topics_beside_many_patterns_take_turns(
     assert subscriber.bodies() == [b"4", b"5", b"last"]
     assert [ack.command_id for ack in publisher.acks()] == ["f"]
     assert not world.engine.is_busy(publisher.number)
+
+
+@pytest.mark.parametrize("topic", ["topic", "kept", "queue"])
+def test_a_publish_is_compared_with_very_many_patterns_in_steps(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 4)
+    world = World(
+        sow_topics=(SowTopic("kept", ("/id",)),),
+        queues=(QueueTopic(name="queue", topics=("topic",)),),
+    )
+    subscriber, other = world.client("subscriber"), world.client("other")
+    target = "topic" if topic == "queue" else topic
+    for number in range(10):
+        subscriber.subscribe(f"{number}", t=f"^{target}|{number}$")
+    publisher = paused(world, "publisher")
+    kinds = ("p", "delta_publish", "publish")
+    publisher.send_all(
+        [
+            encode_frame({"c": kind, "t": topic, "s": n}, b'{"id":%d}' % n)
+            for n, kind in enumerate(kinds, 1)
+        ]
+    )
+    for number in (10, 11):  # of which the second has no new pattern to look at in its step
+        assert subscriber.bodies() == []
+        other.publish(number, b"x", t="other")
+        subscriber.subscribe(f"{number}", t=f"^{target}|{number}$")
+        step(world, publisher)
+    assert subscriber.bodies() == [b'{"id":1}']
+    finish(world, publisher)
+    assert subscriber.bodies() == [b'{"id":2}', b'{"id":3}']
+
+
+@pytest.mark.parametrize("topic", ["", "a\nb", "/AMPS/x", "/HACLIENT/x", "jobs", "long" * 99])
+def test_a_publish_that_is_refused_leaves_no_topic_behind(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 1)
+    world = World(
+        queues=(QueueTopic(name="jobs", topics=("a", "b")),),
+        log_topics=(LogTopic("^[ab]$"),),
+        max_topic_bytes=TOPIC_BYTES + 100,
+    )
+    subscriber = world.client("subscriber")
+    for number in range(3):
+        subscriber.subscribe(f"{number}", t=f"x|{number}$")
+    publisher = world.client("publisher")
+    publisher.publish(1, t=topic)
+    assert [each.status for each in publisher.acks()] == ["failure"]
+    assert topic not in world.engine._routes["json"].routes
 
 
 @pytest.mark.parametrize("topic", ["orders", "plain"])
