@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -20,6 +21,8 @@ from haclient.errors import (
     TimedOut,
     UsageError,
 )
+from haclient.events import PublishesPersisted
+from haclient.transport.message_queue import HandlerErrorPolicy
 from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.broker_thread import BrokerThread, broker_thread, publish
@@ -35,6 +38,7 @@ CONFIG = BrokerConfig(
     sow_topics=(SowTopic("prices", ("/id",)),),
 )
 Record = dict[str, object]
+SEATS = ["handler", "queue handler", "policy", "listener"]
 
 
 @pytest.fixture
@@ -359,6 +363,76 @@ async def test_an_error_policy_decides(broker: BrokerThread) -> None:
         await client.publish_many("orders", [b"1", b"2"])
         await until(lambda: len(failed) == 2)
     assert failed == ["1 1", "2 2"]
+
+
+CALLBACKS = {
+    ("handler", "raises"): ValueError,
+    ("queue handler", "raises"): ValueError,
+    ("policy", "raises"): ValueError,
+    ("listener", "raises"): None,  # it is logged
+    **dict.fromkeys(product(SEATS, ["waits for others", "waits for an ack"])),
+    **dict.fromkeys(product(SEATS, ["disconnects"]), DisconnectedError),
+}
+"""What leaves the block of a client, by the callback and by what that does at its first call."""
+
+
+async def misbehave(client: HAClient, behaviour: str, others: list[str]) -> None:
+    if behaviour == "raises":
+        raise ValueError("of the callback")
+    if behaviour == "waits for others":
+        await until(lambda: "later" in others)
+    elif behaviour == "waits for an ack":
+        await client.publish_persisted("others", "of the callback", timeout=LIMIT_S)
+    else:
+        await client.disconnect()
+
+
+async def fail(message: Message) -> None:
+    raise ValueError(message.text)
+
+
+@pytest.mark.row("OB7")
+@pytest.mark.parametrize(("seat", "behaviour"), CALLBACKS)
+@in_loop
+async def test_a_callback_ends_the_client_as_documented_or_not_at_all(
+    broker: BrokerThread, seat: str, behaviour: str
+) -> None:
+    """The other cases, of the client itself, are in tests/properties/test_callbacks.py."""
+    others: list[str] = []
+    calls: list[object] = []
+    outcome: Exception | None = None
+    wanted = {"later", *(["of the callback"] if behaviour == "waits for an ack" else [])}
+
+    async def callback(*arguments: object) -> None:
+        calls.append(arguments)
+        if len(calls) == 1:
+            await misbehave(client, behaviour, others)
+
+    async def take(message: Message) -> None:
+        others.append(message.text)
+
+    policy: HandlerErrorPolicy = callback if seat == "policy" else "raise"
+    client = HAClient.memory_backed("orders-7", servers=[broker.uri], on_handler_error=policy)
+    try:
+        async with client:
+            await client.subscribe("others", handler=take)
+            await client.subscribe("failing", handler=fail if seat == "policy" else take)
+            if seat == "handler":
+                await client.subscribe("orders", handler=callback)
+            if seat == "queue handler":
+                await client.queue_subscribe("jobs", handler=callback, on_handler_error="raise")
+            if seat == "listener":
+                client.add_event_listener(callback, PublishesPersisted)
+            for topic in ("orders", "jobs", "failing"):
+                await client.publish(topic, "1")
+            await client.publish("others", "later")
+            await until(lambda: calls)
+            while CALLBACKS[seat, behaviour] is not None:  # until a call raises
+                await client.flush(timeout=LIMIT_S)
+            await until(lambda: wanted <= {*others})
+    except (ValueError, DisconnectedError) as error:
+        outcome = error
+    assert type(outcome) is (CALLBACKS[seat, behaviour] or type(None))
 
 
 @in_loop
