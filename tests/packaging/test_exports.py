@@ -5,14 +5,21 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import pkgutil
+import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import haclient
+import haclient.compat
 import haclient.errors
 import haclient.pyspark
+import haclient.recovery_points
+import haclient.servers
 import haclient.stores
+import haclient_stores
 
 CLIENT = {
     "Authenticator",
@@ -49,6 +56,12 @@ STORES = {
     "TransactionalRecoveryPoint",
     "prune",
 }
+PLUGGABLE = re.compile(
+    r"\b[A-Z]\w*(?:Chooser|Strategy|Authenticator|PublishStore|BookmarkStore|Adapter|Policy"
+    r"|SubscriptionManager|Codec)\b"
+)
+"""The names of what an application chooses for a client, or writes itself."""
+BASES = {"TrackedBookmarkStore"}  # its methods are on the pages of the stores
 
 
 def test_the_client_exports_what_is_documented() -> None:
@@ -62,6 +75,26 @@ def test_the_client_exports_every_error_that_it_raises() -> None:
 
 def test_the_stores_export_what_is_documented() -> None:
     assert STORES - set(haclient.stores.__all__) == set()
+
+
+def test_all_that_a_client_can_be_given_is_exported() -> None:
+    found: set[str] = set()
+    for package in (haclient.servers, haclient.recovery_points, haclient_stores):
+        for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            module = importlib.import_module(info.name)
+            found |= {name for name, _ in inspect.getmembers(module, inspect.isclass)}
+    names = set(filter(PLUGGABLE.fullmatch, found))
+    assert len(names) > 20
+    assert names - BASES - {*dir(haclient), *haclient.stores.__all__} == set()
+
+
+def test_all_that_the_pages_name_for_a_client_is_exported() -> None:
+    pages = (Path(__file__).parents[2] / "docs").glob("*.md")
+    text = "".join(each.read_text("utf-8") for each in pages if each.stem != "architecture")
+    examples = set(re.findall(r"^class (\w+)", text, re.MULTILINE))
+    names = set(PLUGGABLE.findall(text)) - examples
+    assert len(names) > 20
+    assert names - {*dir(haclient), *haclient.stores.__all__, *dir(haclient.compat)} == set()
 
 
 @pytest.mark.parametrize(
