@@ -18,6 +18,7 @@ import pytest
 from support.lengths import load_profile
 from support.rows import read_rows, row_index
 from support.spark_shards import SHARDS
+from support.waits import write_longest_waits
 
 __all__ = [
     "full_length",
@@ -122,6 +123,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    write_longest_waits(terminalreporter)
     for gap in hidden_gaps(config):
         terminalreporter.write_line(f"SKIPPED, which --strict-skips forbids: {gap}", red=True)
 
