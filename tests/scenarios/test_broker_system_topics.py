@@ -59,6 +59,14 @@ def remove_oldest(directory: Path, count: int | None = None) -> None:
         (directory / segment_name(number)).unlink()
 
 
+def remove_last(directory: Path, *, with_manifest: bool) -> None:
+    """Remove the last segment of a broker that does not run."""
+    last = max(filter(None, (segment_number(each.name) for each in directory.iterdir())))
+    (directory / segment_name(last)).unlink()
+    if with_manifest:
+        (directory / f"{segment_name(last)}.manifest.json").unlink()
+
+
 async def test_a_client_learns_the_positions_and_the_identity_of_the_log(tmp_path: Path) -> None:
     config = BrokerConfig(name="east", data_dir=tmp_path, fsync=FsyncPolicy.BATCH)
     async with running_broker(config) as server, Client("reader") as client:
@@ -179,6 +187,27 @@ async def test_a_guard_is_kept_and_what_is_removed_in_spite_of_it_is_reported(
         gone = status["oldest_position"] - 1
         lost = f"east: positions 51 to {gone}: removed although guard 'query' needs it"
         assert lost in caplog.text
+
+
+@pytest.mark.parametrize("with_manifest", [False, True])
+async def test_a_last_segment_that_is_missing_is_reported_where_a_guard_knows_what_it_had(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, with_manifest: bool
+) -> None:
+    config = BrokerConfig(name="east", data_dir=tmp_path, segment_bytes=4096)
+    async with running_broker(config) as server, Client("reader") as client:
+        await publish(server.uris[0], range(1, 101), size=100)
+        await client.connect(address(server))
+        await client.logon()
+        await ask(client, "guards", name="query", after=100)
+    remove_last(tmp_path, with_manifest=with_manifest)
+    async with running_broker(config) as server, Client("reader") as client:
+        await client.connect(address(server))
+        await client.logon()
+        end = (await ask(client, "status"))["last_position"]
+        assert end < 100
+        assert f"east: positions {end + 1} to 100: lost, and given again" in caplog.text
+        (guard,) = (await ask(client, "guards"))["guards"]
+        assert guard["after"] == end
 
 
 async def test_the_client_gets_one_error_for_a_bad_query_and_goes_on() -> None:

@@ -598,7 +598,14 @@ class Engine:
             )
 
     def _report_lost(self, points: Iterable[QueuePoint]) -> None:
-        """Report what was removed from the log although a consumer or a queue still needs it."""
+        """Report what the log has lost: what is still needed of its beginning, and its end."""
+        last = self._log.position - 1
+        for guard in self._guards.move_back(last):
+            self._outbox.report(
+                Severity.WARNING,
+                f"positions {last + 1} to {guard.after}: lost, and given again to what is published"
+                f" next: guard {guard.name!r} knows them, but no segment has them",
+            )
         first = self._log.journal.first_position
         needed = [
             (each.after + 1, f"guard {each.name!r}")

@@ -99,6 +99,16 @@ class Guards:
             raise Refused(Reason.TOO_MANY_GUARDS, detail)
         self._known[name] = Guard(name, after, now_us, now_us + int(ttl_s * 1e6))
 
+    def move_back(self, last: int) -> tuple[Guard, ...]:
+        """The log ends at `last`: what guards were not to need behind it will be other messages.
+
+        Returns:
+            The guards that were behind the end, as they were.
+        """
+        behind = tuple(each for each in self._known.values() if each.after > last)
+        self._known.update((each.name, each._replace(after=last)) for each in behind)
+        return behind
+
     def note_change(self, connection_id: int) -> None:
         """A connection has changed them: they are written with this batch, before its answer."""
         self._changed_by[connection_id] = None

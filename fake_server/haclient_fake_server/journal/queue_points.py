@@ -7,9 +7,9 @@ usually a little behind the log, and a start reads somewhat more than necessary.
 
 A position is valid in one log only. So the file names the youngest start of the log when it was
 written. If the log does not have that start, the points are of another log and are ignored. A later
-start below a point shows that a loss of power has removed the end of the log: the messages that had
-these positions had left the queue, but those that have them now have not. So the point is moved
-back to that start.
+start below a point shows that the end of the log was lost, with the power or with a segment: the
+messages that had these positions had left the queue, but those that have them now have not. So the
+point is moved back to that start, and the start that finds it warns.
 """
 
 from __future__ import annotations
@@ -102,6 +102,15 @@ class QueuePointFile:
             )
             return ()
         later = log_starts[known.index(start_id) + 1 :]
+        end = log_starts[-1].first_position  # of the log as it was found
+        if end < (highest := max((each.position for each in points), default=0)):
+            _log.warning(
+                "%s: positions %d to %d: lost, and given again to what is published next: messages "
+                "with them have left a queue, but no segment has them",
+                self._path,
+                end,
+                highest - 1,
+            )
         lowest = min((start.first_position for start in later), default=MAX_POSITION)
         return tuple(each._replace(position=min(each.position, lowest)) for each in points)
 

@@ -555,6 +555,17 @@ class TestGuards:
         lost = "positions 2 to 3: removed although guard 'query' needs it"
         assert lost in world.events
 
+    def test_a_broker_that_starts_without_what_a_guard_knows_says_so(self) -> None:
+        world, peer = two_publishers()
+        ask(peer, "guards", name="query", after=5)
+        ask(peer, "guards", name="behind", after=3)
+        world.journal.live.manifest.next_position = 5  # as after the last segment was lost
+        world.restart()
+        peer = world.client("next")
+        lost = "positions 5 to 5: lost, and given again to what is published next: guard 'query'"
+        assert [lost in event for event in world.events] == [True]
+        assert [each["after"] for each in ask(peer, "guards")["guards"]] == [3, 4]
+
 
 class TestSteps:
     def filled(self) -> tuple[World, Peer, Peer]:

@@ -98,6 +98,19 @@ def test_where_the_end_of_the_log_was_lost_a_point_is_moved_back_to_what_follows
 
 
 @pytest.mark.row("QB29")
+@pytest.mark.parametrize(("end", "count"), [(6, 1), (7, 0), (8, 0)])
+def test_a_start_that_finds_the_end_of_the_log_lost_says_so(
+    tmp_path: Path, end: int, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened(tmp_path).write(POINTS[1:])
+    opened(tmp_path, [*STARTS, LogStart(33, end)])
+    assert caplog.text.count("positions 6 to 6: lost, and given again") == count
+    caplog.clear()
+    opened(tmp_path, [*STARTS, LogStart(33, end), LogStart(44, 9)])  # said once, by that start
+    assert "lost" not in caplog.text
+
+
+@pytest.mark.row("QB29")
 def test_points_of_another_log_are_not_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
