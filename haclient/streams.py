@@ -83,7 +83,7 @@ class MessageStream:
         queue.on_stop = self._skip_rest
         queue.count_in_hand_by(self._count_in_hand)
 
-    def add_buffer(self, *, count: Callable[[], int], drop: Callable[[], object]) -> None:
+    def _add_buffer(self, *, count: Callable[[], int], drop: Callable[[], object]) -> None:
         """Note a buffer in front of this stream: what counts its messages, and what drops them."""
         self._queue.count_in_hand_by(count)
         self._on_skip = drop

@@ -52,7 +52,7 @@ class StreamBuffer:
         self._take_next: Take = self._take_one if self._is_of_queue else stream.batches().__anext__
         self._taking = trio.Lock()  # one caller waits for messages, the others for that one
         _buffers.add(self)
-        stream.add_buffer(count=self._messages.__len__, drop=self.close)
+        stream._add_buffer(count=self._messages.__len__, drop=self.close)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]  # of ours
 
     # -- in the client's thread -----------------------------------------------
 

@@ -28,7 +28,7 @@ from haclient.options import HAOptions
 from haclient.workers.queue_handlers import QueueHandlerOptions
 
 OWN = {"open", "batches", "with_timeout", "aclose"}  # of a stream: they return the facade's
-TRIO_ONLY = {"working", "add_buffer"}  # for `haclient.workers`, and for the facades themselves
+TRIO_ONLY = {"working"}  # for `haclient.workers`, whose pools are tasks of trio
 RENAMED: dict[ModuleType, dict[str, str]] = {blocking: {"aclose": "close"}, aio: {}}
 PAIRS = [
     pytest.param(module, trio_kind, facade, id=f"{facade.__module__}.{facade.__name__}")
