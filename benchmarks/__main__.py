@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     bookmarks,
     broker_failover,
+    broker_sizes,
     brokers,
     facades,
     footprint,
@@ -44,6 +45,7 @@ _MODULES = (
     bookmarks,
     brokers,
     queues,
+    broker_sizes,
     sink_failover,
     broker_failover,
     startup,

@@ -19,23 +19,29 @@ from haclient.stores import LoggedBookmarkStore, MemoryBookmarkStore, RingBookma
 __all__ = ["SCENARIOS"]
 
 _COUNT = 200_000
+_MANY = 16_000
 _PRUNED_RECORDS = 10_000_000
 _CHUNK = 500  # messages in one chunk of 64 KiB
 _LIVE_EVERY = 10_000  # one message in so many stays undiscarded
 _Store = LoggedBookmarkStore | MemoryBookmarkStore | RingBookmarkStore
 
 
-def _log_and_discard(store: _Store, count: int, *, live_every: int = 0) -> float:
-    """Seconds for so many messages, each discarded in order."""
+def _log_and_discard(
+    store: _Store, count: int, *, publishers: int = 1, acked: bool = False, live_every: int = 0
+) -> float:
+    """Seconds for so many messages, each discarded in order; publishers take turns."""
     log = store.subscription(SUB_ID)
-    log.begin(acked=False, start=None)
+    log.begin(acked=acked, start=None)
     took = 0.0
     for first in range(1, count + 1, _CHUNK):
-        bookmarks = [f"{PUBLISHER}|{n}|" for n in range(first, first + _CHUNK)]
+        numbers = range(first, first + _CHUNK)
+        bookmarks = [f"{PUBLISHER + n % publishers}|{n}|" for n in numbers]
         start = time.perf_counter()
         for number in log.log_batch(bookmarks):
             if not live_every or number % live_every:
                 log.discard(number)
+        if acked:
+            log.persisted(bookmarks[-1])
         took += time.perf_counter() - start
     return took
 
@@ -54,6 +60,23 @@ def _message_rows(setting: Setting) -> dict[str, float]:
     rows["log and discard, logged over memory"] = (
         rows["log and discard, logged"] - rows["log and discard, memory"]
     )
+    return rows
+
+
+def _publisher_rows(setting: Setting) -> dict[str, float]:
+    """Many publishers; a ring takes no more of them than `_MANY`."""
+    rows: dict[str, float] = {}
+    for label, publishers, acked in (
+        ("acks", 1, True),
+        ("100 publishers", 100, False),
+        ("a publisher for each", _MANY, False),
+    ):
+        count = max(_CHUNK, int(_MANY * setting.scale) // _CHUNK * _CHUNK)
+        for name, kind in (("logged", LoggedBookmarkStore), ("ring", RingBookmarkStore)):
+            store = kind(setting.fresh_path())
+            took = _log_and_discard(store, count, publishers=publishers, acked=acked)
+            rows[f"log and discard, {name}, {label}"] = took / count * 1e6
+            store.close()
     return rows
 
 
@@ -92,6 +115,7 @@ def main() -> None:
 
 SCENARIOS = [
     Scenario("bookmarks", "us", _message_rows),
+    Scenario("publishers", "us", _publisher_rows),
     Scenario("prune", "", _prune_rows),
 ]
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import trio
 
@@ -19,16 +20,30 @@ from benchmarks.scenario import Scenario, Setting, module_process
 from haclient import EPOCH, Client
 from haclient.stores import MemoryBookmarkStore, MemoryPublishStore
 
-__all__ = ["SCENARIOS", "broker_process", "connected"]
+__all__ = ["SCENARIOS", "RunningBroker", "broker_process", "connected", "deliver", "running_broker"]
 
 _COUNT = 100_000
 _LIMIT_S = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class RunningBroker:
+    """A broker in a process of its own: its URI and its process id."""
+
+    uri: str
+    pid: int
+
+
 @contextmanager
 def broker_process(setting: Setting, *options: str) -> Generator[str]:
     """A broker with a fresh log on core 1, with further options of the command; its URI."""
-    data = tempfile.mkdtemp(dir=setting.scratch)
+    with running_broker(tempfile.mkdtemp(dir=setting.scratch), *options) as broker:
+        yield broker.uri
+
+
+@contextmanager
+def running_broker(data: str, *options: str) -> Generator[RunningBroker]:
+    """The same with the log in a directory, which may have one already."""
     process = module_process(
         "haclient", "broker", "run", "--listen", "tcp://127.0.0.1:0", "--data", data, *options
     )
@@ -37,7 +52,7 @@ def broker_process(setting: Setting, *options: str) -> Generator[str]:
         if hasattr(os, "sched_setaffinity") and SERVER_CORE in range(os.cpu_count() or 0):
             os.sched_setaffinity(process.pid, {SERVER_CORE})
         uri = process.stdout.readline().split()[1]
-        yield f"{uri}/amps/json"
+        yield RunningBroker(f"{uri}/amps/json", process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -62,7 +77,8 @@ async def _take(client: Client, count: int, ready: trio.Event | None) -> None:
                 return
 
 
-async def _deliver(publisher: Client, subscriber: Client, count: int) -> float:
+async def deliver(publisher: Client, subscriber: Client, count: int) -> float:
+    """Publish to a subscriber to the log; messages per second, until all is persisted and there."""
     body, ready = payload(100), trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_take, subscriber, count, ready)
@@ -82,7 +98,7 @@ async def _measure(uri: str, count: int) -> dict[str, float]:
     ):
         for client in (publisher, subscriber, replayer):
             await connected(client, uri)
-        delivered = await _deliver(publisher, subscriber, count)
+        delivered = await deliver(publisher, subscriber, count)
         start = time.perf_counter()
         await _take(replayer, count, None)
         return {

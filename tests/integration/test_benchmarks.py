@@ -55,6 +55,11 @@ LARGE = {
     "footprint": "bytes per bookmark record",
     "recovery": None,
     "startup": None,
+    "publishers": "log and discard, ring, a publisher for each",
+    "long-queue": "MiB of a broker with a long queue",
+    "idle-subscriptions": "deliver beside idle subscriptions",
+    "long-log": "seconds to restart on a long log",
+    "records": "records/s of a filtered query",
     "idle": None,
     "resubscribe": "1 000 subscriptions entered again",
 }
