@@ -1,4 +1,4 @@
-"""What must not grow with the idle subscriptions and messages: instructions are counted."""
+"""What must not grow with the idle subscriptions and messages: lines and calls are counted."""
 
 from __future__ import annotations
 
