@@ -48,13 +48,16 @@ FACTS: dict[str, list[tuple[str, bool]]] = {
         ('/name = "Acme Corp"', True),
         (r"/quoted = 'it\'s'", True),
         (r"/name = '\x41cme Corp'", True),
+        (r"/name = '\101cme Corp'", True),
         (r"/name = r'Acme Corp'", True),
+        (r"/name = r'\101cme Corp'", False),
     ],
     "numbers are integers or floating": [
         ("/px = 12.5", True),
         ("/px = 1.25e1", True),
         ("/a = 1.0", True),
         ("/a < 9223372036854775807", True),
+        ("/a < 18446744073709551615", True),
     ],
     "key words have any case": [("/a = 1 and not /a = 2 Or /a = 3", True)],
     "all comparisons": [
@@ -79,6 +82,19 @@ FACTS: dict[str, list[tuple[str, bool]]] = {
         ("/null IS NULL", True),
         ("/a IS NOT NULL", True),
         ("/gone NOT IN (1, 2)", True),
+    ],
+    "null in front of and or or is null, which selects nothing": [
+        ("/gone OR /a = 1", False),
+        ("/a = 1 OR /gone", True),
+        ("/a = 2 OR /gone", False),
+        ("/a = 1 AND /gone", False),
+        ("NOT /gone", False),
+        ("NOT /gone = 1", True),
+    ],
+    "a text that is no number is not a number in arithmetic": [
+        ("/name + 1 IS NAN", True),
+        ("/text + 1 = 3", True),
+        ("/a + 1 IS NOT NAN", True),
     ],
     "true and false are 1 and 0": [("/yes = 1", True), ("/yes = 0", False)],
     "and, or and not": [
