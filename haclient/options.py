@@ -45,6 +45,7 @@ from haclient_stores.interfaces import BookmarkStore, PublishStore
 from haclient_stores.publish_stores.publish_log import PublishLog
 
 __all__ = [
+    "DEFAULT_LOGON_OPTIONS",
     "TIMEOUT_S",
     "ClientOptions",
     "HAOptions",
@@ -56,6 +57,9 @@ __all__ = [
     "seconds",
     "wall_clock",
 ]
+
+DEFAULT_LOGON_OPTIONS: Final = "ack_conflation=100ms"
+"""What an `HAClient` asks for at each logon: one ack for the publishes of up to 100 ms."""
 
 TIMEOUT_S: Final = 10.0
 """How long a command may take unless the call says otherwise, in seconds."""
@@ -283,7 +287,7 @@ class HASettings(Settings):
     """
 
     heartbeat: float | Heartbeat | None = 10.0
-    logon_options: str | Options = "ack_conflation=100ms"
+    logon_options: str | Options = DEFAULT_LOGON_OPTIONS
     servers: Sequence[str] = ()
     server_chooser: ServerChooser | AsyncServerChooser | None = None
     delay_strategy: DelayStrategy | None = None

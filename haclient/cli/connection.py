@@ -18,10 +18,11 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
+from haclient.cli.options import logon_options
 from haclient.cli.termination import hidden_warnings, one_line, print_error
 from haclient.client import HAClient
 from haclient.errors import NameInUse, ReconnectGaveUp
@@ -58,6 +59,7 @@ class ConnectionRequest:
         bookmark_store: The same.
         on_publish_gap: What to do with a server that has lost acknowledged messages.
         on_failed_write: Called with each publish that the server refused, and its reason.
+        logon_options: By default those of the command that is being carried out.
     """
 
     servers: tuple[str, ...]
@@ -68,6 +70,7 @@ class ConnectionRequest:
     bookmark_store: BookmarkStore | None = None
     on_publish_gap: OnPublishGap = "refuse"
     on_failed_write: Callable[[Message, str], object] | None = None
+    logon_options: str = field(default_factory=logon_options)
 
 
 class _Sweep(ServerChooser):
@@ -175,6 +178,7 @@ async def open_client(connection: ConnectionRequest) -> AsyncGenerator[HAClient]
         on_publish_gap=connection.on_publish_gap,
         connect_timeout=connection.timeout_s or CONNECT_TIMEOUT_S,
         heartbeat=HEARTBEAT_S,
+        logon_options=connection.logon_options,
     )
     # Each failure of the first sweep ends up in the error, or in our own warning.
     hidden = hidden_warnings(

@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from haclient.cli.termination import one_line
 from haclient.errors import UsageError
+from haclient.options import DEFAULT_LOGON_OPTIONS
 from haclient.protocol.options import Options
 from haclient.protocol.uri import Uri
 
@@ -148,9 +149,36 @@ _TLS_OPTIONS: Final = (
 )
 
 
+_LOGON_OPTIONS: Final = "haclient.logon_options"
+
+
+def _note_logon_options(
+    context: click.Context, _option: click.Parameter, value: str | None
+) -> None:
+    if value is not None:
+        context.meta[_LOGON_OPTIONS] = value
+
+
+_logon_options = click.option(
+    "--logon-options",
+    metavar="OPTIONS",
+    expose_value=False,
+    callback=_note_logon_options,
+    help="The options of the logon, for servers that misread ours; '' sends none. "
+    f"Default: {DEFAULT_LOGON_OPTIONS}.",
+)
+
+
+def logon_options() -> str:
+    """What the command that is being carried out was given as `--logon-options`."""
+    context = click.get_current_context(silent=True)
+    found = None if context is None else context.meta.get(_LOGON_OPTIONS)
+    return DEFAULT_LOGON_OPTIONS if found is None else str(found)
+
+
 def server_option(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add `--server` to a command, and what TLS needs."""
-    for option in (*reversed(_TLS_OPTIONS), _server):
+    """Add `--server` to a command, and what TLS and the logon need."""
+    for option in (_logon_options, *reversed(_TLS_OPTIONS), _server):
         function = option(function)
     return function
 

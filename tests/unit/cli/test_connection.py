@@ -20,6 +20,7 @@ from haclient.errors import (
 )
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
+from support.command_line import CommandLine
 from support.process import running_broker
 
 CLOSED = ("tcp://127.0.0.1:1/amps/json", "tcp://me:secret@127.0.0.1:2/amps/json")
@@ -122,3 +123,23 @@ async def test_a_broker_that_comes_back_is_found_again(tmp_path: Path) -> None:
             await trio.to_thread.run_sync(broker.start)
             await client.publish_flush(timeout=30)
             assert client.unpersisted_count == 0
+
+
+@pytest.mark.row("CLI1")
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ((), '"opts":"ack_conflation=100ms"'),
+        (("--logon-options", "ack_conflation=7ms"), '"opts":"ack_conflation=7ms"'),
+        (("--logon-options", ""), ""),
+    ],
+)
+def test_the_logon_has_the_options_that_the_command_is_given(
+    haclient: CommandLine, given: tuple[str, ...], sent: str
+) -> None:
+    for command in (("ping",), ("sow", "people")):
+        code, _, err = haclient(*command, "-vv", *given)
+        assert code == 0
+        (logon,) = (line for line in err.splitlines() if '"c":"logon"' in line)
+        assert sent in logon
+        assert ('"opts"' in logon) is bool(sent)
