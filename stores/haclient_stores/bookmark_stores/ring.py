@@ -363,7 +363,9 @@ class RingNotes(StoreNotes):
         self._is_unsaved = True  # see `save`
         reached = self._applied[publisher] = sequence = chunk.sequences[count]
         self._count = count + 1
-        if finished.acked or finished.waiting:
+        if finished.waiting:  # it waits for its ack behind those
+            reached = finished.recovered.get(publisher, 0)
+        elif finished.acked:
             front = finished.advance_front(chunk, count + 1)
             reached = max(finished.recovered.get(publisher, 0), front.get(publisher, 0))
         place = self._places.get(publisher)
