@@ -260,6 +260,7 @@ class Session:
         if subscription.markers:
             message.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [message]))
+        subscription.has_group = True
         subscription.is_query_answered = message.kind == "group_end"
         if subscription.is_query_answered:
             self._progress(subscription, "group_end", out)
@@ -339,6 +340,9 @@ class Session:
         if kind in subscription.user_acks:
             ack.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [ack]))
+        if ack.status == "success" and subscription.is_answered_by(ack):
+            subscription.is_query_answered = True
+            subscription.note("group_end")
         self._progress(subscription, kind, out)
 
     # -- the end ----------------------------------------------------------

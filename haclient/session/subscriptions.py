@@ -221,7 +221,8 @@ class SubscribeRequest:
     def ends_after(self) -> frozenset[str]:
         """What must arrive before the command is complete; empty for commands without an end."""
         if self.command == "sow":
-            # Its records are complete then: `completed`, before or after it, says nothing more.
+            # Its records are complete then: `completed`, before or after it, says nothing more,
+            # unless it comes alone (see `Session`).
             return frozenset({"group_end"}) | (self.user_acks & {"completed", "stats"})
         if self.command in LASTING:
             return frozenset()
@@ -276,6 +277,7 @@ class Subscription:
         position: How much it has received on the link, and where it resumes.
         leases: What it does for the messages of a queue; `None` if its topic can be none.
         pauses: Whether the server holds it back, and whether the application wants that.
+        has_group: Whether the records of its query have begun on this connection.
         is_query_answered: Whether all records of its query have arrived on this connection.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
         entered: Its number in the order in which the client has entered subscriptions.
@@ -286,6 +288,7 @@ class Subscription:
         "command_id",
         "ends_after",
         "entered",
+        "has_group",
         "is_query",
         "is_query_answered",
         "leases",
@@ -326,7 +329,7 @@ class Subscription:
         self.ends_after = set(request.ends_after)
         self.is_query = bool(self.ends_after)
         self.pauses = PauseState()
-        self.is_query_answered = False
+        self.has_group = self.is_query_answered = False
         self.replaced_by = 0
         self.entered = 0
         self.markers = markers
@@ -360,7 +363,7 @@ class Subscription:
 
     def sending(self, now: float) -> None:
         """Its command is about to be sent, on this connection or a new one."""
-        is_paused, self.is_query_answered = self.request.is_paused, False
+        is_paused, self.has_group, self.is_query_answered = self.request.is_paused, False, False
         self.position.sending(now)
         self.position.server_holds_s = self.request.server_holds_s
         self.position.is_paced = self.request.parsed.rate is not None
@@ -392,6 +395,13 @@ class Subscription:
     def note(self, what: str) -> None:
         """Note that an ack type or `group_end` has arrived."""
         self.ends_after.discard(what)
+
+    def is_answered_by(self, ack: Message) -> bool:
+        """Whether a successful ack is all that comes of a query: some servers send no empty group.
+
+        A `completed` with a position is that of a replay.
+        """
+        return ack.ack_type == "completed" and not self.has_group and not ack.bookmark
 
     @property
     def is_complete(self) -> bool:

@@ -175,8 +175,30 @@ async def test_a_query_ends_with_its_records_though_no_completed_comes(
         assert [each.data async for each in stream] == [b"a"]
 
 
+@pytest.mark.row("MS1", "MS7")
+async def test_a_query_that_a_server_answers_by_completed_alone_is_empty(
+    client: Client, peer: Peer
+) -> None:
+    stream = client.sow("orders", timeout=3)
+
+    async def script(command: str = "sow") -> None:
+        await peer.ack(await peer.answer(command), "completed")
+
+    await together(stream.open, script)
+    began = trio.current_time()
+    assert [each async for each in stream] == []
+    assert trio.current_time() == began, "at once"
+    lasting = client.sow_and_stream("orders", timeout=3)
+    await together(lasting.open, partial(script, "sow_and_subscribe"))
+    with trio.move_on_after(60):  # goes on, since what is published comes later
+        await anext(lasting)
+    assert trio.current_time() - began == pytest.approx(60)
+    await peer.say("p", b"a", sids=lasting.sub_id, t="orders")
+    assert (await anext(lasting)).data == b"a"
+
+
 @pytest.mark.row("CC24", "MS7")
-@pytest.mark.parametrize("sent", ["", "completed", "group_begin"])
+@pytest.mark.parametrize("sent", ["", "group_begin", "group_begin completed"])
 async def test_a_query_whose_records_do_not_come_is_ended_at_the_server_and_says_so(
     client: Client, peer: Peer, sent: str
 ) -> None:
@@ -189,16 +211,16 @@ async def test_a_query_whose_records_do_not_come_is_ended_at_the_server_and_says
         ),
     ]
     for command, make in streams:
-        if command != "sow" and sent == "completed":
+        if command != "sow" and "completed" in sent:
             continue  # which says that nothing older follows
         stream = make()
 
         async def script(command: str = command) -> None:
             query = await peer.answer(command)
-            if sent == "completed":
+            if sent:
+                await peer.say("group_begin", query_id=query.query_id)
+            if "completed" in sent:
                 await peer.ack(query, "completed")
-            elif sent:
-                await peer.say(sent, query_id=query.query_id)
 
         await together(stream.open, script)
         began = trio.current_time()

@@ -272,7 +272,8 @@ def test_a_query_ends_with_its_last_sign_in_either_order(
         "completed": ack("completed", command_id="5"),
     }
     record = Message(kind="sow", query_id="1", data=b"r")
-    received = session.receive([record, *(signs[each] for each in order), record.copy()])
+    begin = Message(kind="group_begin", query_id="1")
+    received = session.receive([begin, record, *(signs[each] for each in order), record.copy()])
     assert told(received)[0] == ("1", [b"r"])
     assert told(received)[-1] == ("1", Marker.ENDED)
     assert [each.data for each in received.unrouted] == [b"r"]
