@@ -58,7 +58,6 @@ _LISTS: Final[dict[str, type]] = {
 }
 _BYTES: Final = {
     "segment_bytes": 1024,
-    "preallocated_files": 1,
     "high_water_bytes": 1,
     "low_water_bytes": 1,
     "slow_client_bytes": 1,
@@ -228,6 +227,7 @@ class BrokerConfig:
             *(partial(_check_list, name, kind) for name, kind in _LISTS.items()),
             *(partial(_check_bytes, name, lowest) for name, lowest in _BYTES.items()),
             *(partial(_check_seconds, name) for name in _SECONDS),
+            _check_preallocated,
             _check_names,
             _check_maintenance,
             _check_users,
@@ -282,6 +282,13 @@ def _check_bytes(name: str, lowest: int, config: object) -> str:
     if isinstance(found, int) and found >= lowest:
         return ""
     return f"{name}={found!r}: wanted {lowest} bytes or more"
+
+
+def _check_preallocated(config: BrokerConfig) -> str:
+    found: object = config.preallocated_files
+    if isinstance(found, int) and found >= 1:
+        return ""
+    return f"preallocated_files={found!r}: wanted 1 or more, the one that is written included"
 
 
 def _check_seconds(name: str, config: object) -> str:

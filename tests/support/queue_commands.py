@@ -16,7 +16,7 @@ __all__ = ["QUEUES", "QueueCommands"]
 
 # A test that counts messages has a queue of its own: tests run in any order.
 QUEUES = (
-    "browsed",
+    "desk.browsed",
     "counted,max_backlog=3,lease=60",
     "endless,max_backlog=3",
     "few,max_backlog=3",

@@ -91,6 +91,8 @@ def test_a_policy_may_be_given_as_a_plain_word() -> None:
         ({"fsync": "sometimes"}, "fsync='sometimes': wanted one of none, interval, batch"),
         ({"segment_bytes": 0}, "segment_bytes=0: wanted 1024 bytes or more"),
         ({"segment_bytes": "x"}, "segment_bytes='x': wanted 1024 bytes or more"),
+        ({"preallocated_files": 0}, "preallocated_files=0: wanted 1 or more, the one that"),
+        ({"preallocated_files": "2"}, "preallocated_files='2': wanted 1 or more, the one that"),
         ({"high_water_bytes": 0}, "high_water_bytes=0: wanted 1 bytes or more"),
         ({"ack_interval_s": -1}, "ack_interval_s=-1: wanted 0 seconds or more"),
         ({"redial_s": 0}, "redial_s=0: wanted more than 0 seconds"),

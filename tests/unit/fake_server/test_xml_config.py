@@ -125,6 +125,16 @@ def test_records_may_expire(tmp_path: Path, text: str, expiration_s: float | Non
     assert found == SowTopic("a", ("/id",), expiration_s=expiration_s)
 
 
+@pytest.mark.parametrize(("element", "files"), [("", 2), ("3", 3)])
+def test_two_journal_files_are_allocated_unless_it_says_otherwise(
+    tmp_path: Path, element: str, files: int
+) -> None:
+    more = f"<PreallocatedJournalFiles>{element}</PreallocatedJournalFiles>" if element else ""
+    log = f"<JournalDirectory>j</JournalDirectory>{more}<Topic><Name>a</Name></Topic>"
+    found = config_of(tmp_path, f"<TransactionLog>{log}</TransactionLog>")
+    assert found.preallocated_files == files
+
+
 def test_an_option_of_a_queue_is_an_element(tmp_path: Path) -> None:
     found = config_of(
         tmp_path,

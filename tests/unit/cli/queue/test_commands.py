@@ -56,5 +56,5 @@ def test_no_server_is_one_line(words: tuple[str, ...], capfd: pytest.CaptureFixt
 def test_a_topic_that_is_no_queue_is_named(queue: QueueCommands, words: tuple[str, ...]) -> None:
     code, lines, err = queue(*words)
     assert (code, lines) == (1, [])
-    assert err.startswith("haclient: error: 'people' is no queue: the server has 'browsed', ")
+    assert err.startswith("haclient: error: 'people' is no queue: the server has 'desk.browsed', ")
     assert err.endswith(f" and {len(QUEUES) - 10} more\n")

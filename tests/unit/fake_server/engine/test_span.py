@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from haclient_fake_server.engine import span
+from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.span import covered_by
 from haclient_fake_server.journal.files import JournalFiles
 from support.engine import World
@@ -35,8 +37,19 @@ def test_a_list_covers_what_it_names_and_a_single_place_nothing(
     assert covered_by(bookmark) == covered
 
 
-def test_a_list_of_many_bookmarks_is_looked_up_in_one_pass() -> None:
+def test_a_list_of_many_bookmarks_is_looked_up_in_one_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World()
+    reads = Counter[int]()  # by the length of the list
+    length = 0
+    read_bytes = MemoryJournal.read_bytes
+
+    def count(self: MemoryJournal, number: int, size: int, offset: int) -> bytes:
+        reads[length] += 1
+        return read_bytes(self, number, size, offset)
+
+    monkeypatch.setattr(MemoryJournal, "read_bytes", count)
     publishers = [world.client(f"p{number}") for number in range(20)]
     for sequence in range(1, 6):
         for publisher in publishers:
@@ -51,6 +64,9 @@ def test_a_list_of_many_bookmarks_is_looked_up_in_one_pass() -> None:
     reader.subscribe("range", bm=f"[{','.join(chosen)}:{','.join(bookmarks[60:70])}]")
     replayed = [message.bookmark for message in reader.take() if message.kind == "p"]
     assert replayed == bookmarks[30:70]
+    for length in (2, 40):
+        reader.subscribe(f"of {length}", bm=",".join(bookmarks[40 : 40 + length]))
+    assert reads[40] == reads[2] > 0
 
 
 @pytest.mark.row("TL10")
