@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import fields
@@ -28,7 +29,10 @@ from haclient_fake_server.engine.settings import (
 )
 from support.engine import World, decode
 
-README: Final = Path(__file__).parents[3] / "fake_server" / "README.md"
+ROOT: Final = Path(__file__).parents[3]
+README: Final = ROOT / "fake_server" / "README.md"
+HERE: Final = "tests/unit/fake_server/test_readme.py"
+ENGINE: Final = "tests/unit/fake_server/engine"
 VALUES: Final = {
     "ack_conflation": "1s",
     "bookmark_not_found": "now",
@@ -60,6 +64,16 @@ def rows() -> dict[str, str]:
 def words(text: str) -> set[str]:
     """What stands in backticks and is one word."""
     return set(re.findall(r"`([a-z_]+)`", text))
+
+
+def source_of(test: str) -> str:
+    """The source of a test, which is named as pytest names it; fails if there is none."""
+    path, _, name = test.partition("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            return ast.get_source_segment(text, node) or ""
+    pytest.fail(f"{path} has no {name}")
 
 
 @pytest.mark.row("AD12")
@@ -129,13 +143,17 @@ REFUSED: Final[dict[str, dict[str, str | int]]] = {
     "unknown command": {"c": "no_such"},
 }
 SHOWN_ELSEWHERE: Final = {
-    "auth failure": "engine/test_logon.py",
-    "invalid message type": "engine/test_logon.py",
-    "logon required": "engine/test_broker.py",
-    "name in use": "engine/test_logon.py",
-    "too many guards": "engine/test_guards.py",
-    "too many queries": "engine/test_system_topics.py",
-    "too many subscriptions": "engine/test_subscribing.py",
+    "auth failure": "test_logon.py::test_wrong_credentials_end_the_connection",
+    "invalid message type": "test_logon.py"
+    "::test_a_message_type_that_nobody_knows_is_refused_by_name",
+    "logon required": "test_logon.py"
+    "::test_another_command_before_the_logon_is_refused_and_ends_the_connection",
+    "name in use": "test_logon.py::test_another_user_is_refused_and_the_older_connection_stays",
+    "too many guards": "test_guards.py"
+    "::test_the_number_of_guards_has_a_limit_in_which_ended_ones_do_not_count",
+    "too many queries": "test_system_topics.py::test_too_many_unanswered_queries_are_refused",
+    "too many subscriptions": "test_subscribing.py"
+    "::test_one_connection_has_a_limit_of_subscriptions",
 }
 """Reasons that take more than one command to provoke, and whose tests provoke them."""
 
@@ -151,9 +169,7 @@ def full_world() -> World:
 @pytest.mark.parametrize("reason", [*Reason])
 def test_each_reason_that_is_listed_is_given(reason: str) -> None:
     if reason in SHOWN_ELSEWHERE:
-        path = Path(__file__).with_name("engine") / Path(SHOWN_ELSEWHERE[reason]).name
-        text = path.read_text(encoding="utf-8")
-        assert reason in text or f"Reason.{reason.upper().replace(' ', '_')}" in text
+        assert reason in source_of(f"{ENGINE}/{SHOWN_ELSEWHERE[reason]}")
         return
     peer = full_world().client()
     peer.send(c="subscribe", t="y", sub_id="used")
@@ -237,23 +253,28 @@ def test_a_command_reads_exactly_the_headers_that_are_listed(name: str) -> None:
 
 
 SHOWN: Final = {
-    "commands": "tests/unit/fake_server/test_readme.py",
-    "message types": "tests/unit/fake_server/test_readme.py",
-    "options": "tests/unit/fake_server/test_readme.py",
-    "headers": "tests/unit/fake_server/test_readme.py",
-    "replay rates": "tests/unit/fake_server/engine/test_pace.py",
-    "field selection": "tests/unit/fake_server/engine/test_field_selection.py",
-    "conflation": "tests/unit/fake_server/engine/test_conflation.py",
-    "replication": "tests/unit/fake_server/engine/replication/test_destination.py",
-    "accepted, without effect here": "tests/unit/fake_server/test_readme.py",
-    "bookmarks": "tests/conformance/test_bookmarks.py",
-    "acks": "tests/conformance/test_publishing.py",
-    "identities": "tests/unit/fake_server/engine/test_publishers.py",
-    "names": "tests/unit/fake_server/engine/test_logon.py",
-    "message queues": "tests/conformance/test_queues.py",
-    "state of the world": "tests/conformance/test_sow.py",
+    "commands": f"{HERE}::test_a_command_is_carried_out_exactly_if_it_is_listed",
+    "message types": f"{HERE}::test_the_reasons_and_the_message_types_are_those_that_are_listed",
+    "options": f"{HERE}::test_an_option_is_accepted_exactly_if_it_is_listed",
+    "headers": f"{HERE}::test_a_command_reads_exactly_the_headers_that_are_listed",
+    "replay rates": f"{ENGINE}/test_pace.py"
+    "::test_a_replay_has_the_rate_and_what_follows_it_is_live",
+    "field selection": f"{ENGINE}/test_field_selection.py"
+    "::test_each_leaf_is_there_exactly_if_the_longest_directive_wants_it",
+    "conflation": f"{ENGINE}/test_conflation.py"
+    "::test_only_the_last_message_of_each_record_is_sent_when_the_interval_ends",
+    "replication": f"{ENGINE}/replication/test_sender.py"
+    "::test_a_persisted_ack_waits_for_every_synchronous_destination_and_for_no_other",
+    "accepted, without effect here": f"{HERE}::test_an_option_is_accepted_exactly_if_it_is_listed",
+    "bookmarks": "tests/conformance/test_bookmarks.py::test_a_bookmark_says_where_a_replay_begins",
+    "acks": "tests/conformance/test_publishing.py::test_each_type_of_ack_is_a_frame_of_its_own",
+    "identities": f"{ENGINE}/test_publishers.py::test_a_duplicate_is_still_known_after_a_restart",
+    "names": f"{ENGINE}/test_logon.py::test_the_same_user_displaces_the_older_connection",
+    "message queues": "tests/conformance/test_queues.py"
+    "::test_a_delivery_has_a_bookmark_and_the_end_of_its_lease",
+    "state of the world": "tests/conformance/test_sow.py::test_the_answer_to_a_query_is_framed",
 }
-"""The tests of what each row of "What is emulated" says. A new row needs one."""
+"""A test of what each row of "What is emulated" says. A new row needs one."""
 
 
 def table_after(heading: str) -> list[list[str]]:
@@ -272,8 +293,8 @@ def test_each_row_of_what_is_emulated_has_its_tests() -> None:
     emulated = [cells[0] for cells in table_after("## What is emulated")]
     without = [row for row in emulated if row not in SHOWN]
     assert not without, f"rows without tests: {without}; name the tests in SHOWN"
-    for path in {SHOWN[row] for row in emulated}:
-        assert (README.parents[1] / path).is_file(), path
+    for row in emulated:
+        assert source_of(SHOWN[row])
 
 
 def test_the_settings_of_a_queue_are_those_that_are_listed() -> None:
