@@ -285,7 +285,7 @@ def _check_bytes(name: str, lowest: int, config: object) -> str:
 
 
 def _check_preallocated(config: BrokerConfig) -> str:
-    found: object = config.preallocated_files
+    found = cast("object", config.preallocated_files)
     if isinstance(found, int) and found >= 1:
         return ""
     return f"preallocated_files={found!r}: wanted 1 or more, the one that is written included"
