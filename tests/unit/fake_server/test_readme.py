@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import re
+import tracemalloc
+from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -27,6 +30,8 @@ from haclient_fake_server.engine.settings import (
     QueueTopic,
     SowTopic,
 )
+from haclient_fake_server.journal.files import JournalFiles
+from haclient_stores.disk.files import RealDisk
 from support.engine import World, decode
 
 ROOT: Final = Path(__file__).parents[3]
@@ -295,6 +300,32 @@ def test_each_row_of_what_is_emulated_has_its_tests() -> None:
     assert not without, f"rows without tests: {without}; name the tests in SHOWN"
     for row in emulated:
         assert source_of(SHOWN[row])
+
+
+def test_a_name_that_has_published_takes_the_memory_that_is_listed(tmp_path: Path) -> None:
+    """A new name for each run of a program is a leak, whose size its users must know."""
+    names = 400
+    found = re.search(r"published, about (\d+) bytes", README.read_text(encoding="utf-8"))
+    assert found is not None
+    with closing(JournalFiles(tmp_path, RealDisk(), segment_bytes=2**20, instance_id=1)) as journal:
+        world = World(journal=journal)
+
+        def publish_once(name: str) -> None:
+            publisher = world.client(name)
+            publisher.publish(1)
+            publisher.close()
+
+        publish_once("first")
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(names):
+                publish_once(f"run-{number}")
+            gc.collect()
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert 0.75 < taken / names / int(found[1]) < 1.25
 
 
 def test_the_settings_of_a_queue_are_those_that_are_listed() -> None:
