@@ -19,21 +19,26 @@ def test_the_brokers_of_a_cluster_replicate_and_a_killed_one_is_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with start_haclient(
-        "broker", "cluster", "-n", "2", environment={"TMPDIR": str(tmp_path)}
+        "broker", "cluster", "-n", "3", environment={"TMPDIR": str(tmp_path)}
     ) as it:
-        servers = [f"{it.line().removeprefix('listening ')}/amps/json" for _ in range(2)]
+        servers = [f"{it.line().removeprefix('listening ')}/amps/json" for _ in range(3)]
         assert it.line() == f"AMPS_URI={','.join(servers)}"
         words = ("--topic", "orders", "-m", '{"id":1}')
         assert run(["publish", "--server", servers[0], *words]) == 0
+        query = ("--topic", "orders", "--bookmark", "epoch", "-n", "1")
+        for server in servers:
+            assert run(["subscribe", "--server", server, *query]) == 0
+            assert '{"id":1}' in capfd.readouterr().out
         threads = Path(f"/proc/{it.pid}/task").iterdir()
-        one, other = (
+        one, *others = (
             int(pid) for each in threads for pid in (each / "children").read_text().split()
         )
         os.kill(one, signal.SIGKILL)
-        query = ("--topic", "orders", "--bookmark", "epoch", "-n", "1")
         assert run(["subscribe", "--server", ",".join(servers), *query]) == 0
         assert '{"id":1}' in capfd.readouterr().out
-        os.kill(other, signal.SIGKILL)
+        assert len(others) == 2
+        for other in others:
+            os.kill(other, signal.SIGKILL)
         assert it.wait() == 1
         assert "has ended: killed by SIGKILL" in it.err
         assert "error: all brokers have ended" in it.err

@@ -6,12 +6,14 @@ import csv
 import io
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
 import trio
 
+from haclient.cli.demo.processes import reserved_ports
 from haclient.client import Client
 from haclient.errors import DisconnectedError, UsageError
 from haclient.protocol.messages import Message
@@ -29,6 +31,8 @@ from haclient_fake_server.engine.settings import QueueTopic, ReplicateTo, SowTop
 from haclient_fake_server.engine.statistics import Row
 from haclient_fake_server.listener import RESERVED_DESCRIPTORS, has_room
 from haclient_fake_server.server import BrokerServer
+from support.broker import RawClient
+from support.process import LIMIT_S
 
 NAME = 'a "b" <c>,\ufffe\n'
 
@@ -319,6 +323,66 @@ async def test_an_operator_disconnects_a_client_and_closes_a_transport() -> None
             await again.connect(f"{server.uris[0]}/amps/json")
             await again.logon()
         assert server.ended_connections["disconnected by an operator"] == 1
+
+
+async def replica(server: BrokerServer, kind: str, *, behind: int, connects: int) -> None:
+    """Wait until the only destination is like that, in its table and in the metrics."""
+    with trio.fail_after(LIMIT_S):
+        while True:
+            (row,) = await table(server, "replication")
+            if (row["replication_type"], row["messages_behind"], row["connects"]) == (
+                kind,
+                behind,
+                connects,
+            ):
+                break
+            await trio.sleep(0.01)
+    labels = f'{{name="west",address="{row["address"]}"}}'
+    metrics = (await ask(server, "/metrics")).decode().splitlines()
+    assert "# TYPE haclient_broker_replication_messages_behind gauge" in metrics
+    assert f"haclient_broker_replication_messages_behind{labels} {behind}" in metrics
+    assert "# TYPE haclient_broker_replication_connects_total counter" in metrics
+    assert f"haclient_broker_replication_connects_total{labels} {connects}" in metrics
+
+
+@pytest.mark.row("AD2", "AD3", "RE5")
+async def test_an_operator_lets_publishers_go_on_without_a_replica_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with reserved_ports(1) as [port]:
+        address = f"tcp://127.0.0.1:{port}"
+        west = BrokerConfig(name="west", listen=(address,), data_dir=tmp_path / "west")
+        east = BrokerConfig(
+            admin="127.0.0.1:0",
+            redial_max_s=0.02,
+            redial_s=0.01,
+            replicate_to=(ReplicateTo(address),),
+        )
+        act = f"/amps/administrator/replication/{address}"
+        message = {"c": "p", "t": "orders", "cid": "p", "a": "processed,persisted"}
+        async with BrokerServer(east) as server, RawClient.connect(server.uris[0]) as client:
+            await client.logon("p", opts="ack_conflation=1ms")
+            async with BrokerServer(west):
+                await client.send(b"1", **message, s=1)
+                await client.persisted(1)
+            await client.send(b"2", **message, s=2)
+            await client.ack("processed")
+            await replica(server, "sync", behind=1, connects=1)
+            (row,) = await table(server, "clients")
+            assert row["held_acks"] == 1
+            await ask(server, f"{act}/downgrade", "POST")
+            await client.persisted(2)
+            await replica(server, "async", behind=1, connects=1)
+            await ask(server, f"{act}/upgrade", "POST")
+            async with BrokerServer(west) as back, RawClient.connect(back.uris[0]) as reader:
+                await replica(server, "sync", behind=0, connects=2)
+                await reader.logon("reader")
+                await reader.send(c="subscribe", cid="r", t="orders", bm="0")
+                assert [each.data for each in await reader.publishes(2)] == [b"1", b"2"]
+            await client.send(b"3", **message, s=3)
+            await client.ack("processed")
+            (row,) = await table(server, "clients")
+            assert row["held_acks"] == 1
 
 
 @pytest.mark.usefixtures("autojump_clock")
