@@ -187,10 +187,18 @@ class Hub:
         self._write_progress(self._engine.progress)
         if files.sow is not None:
             files.sow.saved = None  # the engine has them
-        points = self._engine.queue_points
-        if files.queue_points is not None and points and points != files.queue_points.points:
+        self._write_first()
+
+    def _write_first(self) -> None:
+        """Write what the start has changed in the files next to the journal."""
+        # A guard that was moved back to the end of the log stays there when the log grows again.
+        guards, guard_file = self._engine.guards, self._guard_file
+        if guard_file is not None and {*guards} != {*guard_file.guards}:
+            self._write_guards(guards, ())
+        points, file = self._engine.queue_points, self._queue_point_file
+        if file is not None and points and points != file.points:
             try:  # a queue that begins now keeps its beginning
-                files.queue_points.write(points)
+                file.write(points)
             except StoreError as error:  # as later: see `keep_queue_points`
                 self._report_unwritten(error)
                 self._new_queue_points = points

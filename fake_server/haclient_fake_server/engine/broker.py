@@ -39,7 +39,7 @@ from haclient_fake_server.engine.conflation import Conflation
 from haclient_fake_server.engine.connections import Connection
 from haclient_fake_server.engine.entitlements import Access
 from haclient_fake_server.engine.filters import Document
-from haclient_fake_server.engine.guards import Guards
+from haclient_fake_server.engine.guards import Guard, Guards
 from haclient_fake_server.engine.holders import log_holder
 from haclient_fake_server.engine.journal import Cursor, JournalReader
 from haclient_fake_server.engine.log_writer import LogWriter
@@ -211,6 +211,11 @@ class Engine:
         return dict(self._outbox.ends)
 
     @property
+    def guards(self) -> tuple[Guard, ...]:
+        """The guards that have not ended, for the next engine on this journal."""
+        return self._guards.current(self._clock.wall_us)
+
+    @property
     def queue_points(self) -> tuple[QueuePoint, ...]:
         """Where recovery of the queues may begin, for the next engine on this journal."""
         return self._queues.points
@@ -250,7 +255,7 @@ class Engine:
         self._clock.now = now
         return log_holder(
             position,
-            guards=self._guards.current(self._clock.wall_us),
+            guards=self.guards,
             points=points,
             destinations=self._destinations,
             connections=self._connections.values(),
@@ -607,10 +612,7 @@ class Engine:
                 f" next: guard {guard.name!r} knows them, but no segment has them",
             )
         first = self._log.journal.first_position
-        needed = [
-            (each.after + 1, f"guard {each.name!r}")
-            for each in self._guards.current(self._clock.wall_us)
-        ]
+        needed = [(each.after + 1, f"guard {each.name!r}") for each in self.guards]
         needed += [
             (each.position, f"queue {each.name!r}")
             for each in points

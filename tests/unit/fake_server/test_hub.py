@@ -13,6 +13,7 @@ from typing_extensions import override
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
+from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Block, MemoryJournal
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication import wire
@@ -398,6 +399,20 @@ async def run_inline(function: Callable[..., None], *arguments: object) -> None:
     """Run what belongs into a thread: the clock would jump while the thread runs."""
     await trio.lowlevel.checkpoint()
     function(*arguments)
+
+
+async def test_a_guard_behind_the_end_of_the_log_is_moved_back_in_its_file_too(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    GuardFile(tmp_path, RealDisk()).write([Guard("query", 5, 1, 10**15)])
+    Bench(None, lambda _: BrokerFiles(guards=GuardFile(tmp_path, RealDisk())))
+    (guard,) = GuardFile(tmp_path, RealDisk()).guards
+    assert guard.after == 0, "the messages that get positions 1 to 5 next are other ones"
+    full = RefusingDisk()
+    full.is_full = True
+    GuardFile(tmp_path, RealDisk()).write([Guard("query", 5, 1, 10**15)])
+    Bench(None, lambda _: BrokerFiles(guards=GuardFile(tmp_path, full)))
+    assert "guards.json: no room" in caplog.text
 
 
 @pytest.mark.row("QB29")
