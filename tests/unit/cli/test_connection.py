@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import trio
 
+from haclient.cli.app import run
 from haclient.cli.connection import ConnectionRequest, open_client
 from haclient.errors import (
     AuthenticationError,
@@ -18,10 +20,13 @@ from haclient.errors import (
     ReconnectGaveUp,
     TimedOut,
 )
+from haclient.protocol.codec import MessageDecoder, encode_frame
+from haclient.protocol.framing import FrameReader
+from haclient.protocol.messages import Message
 from haclient.stores import MemoryPublishStore
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.command_line import CommandLine
-from support.process import running_broker
+from support.process import LIMIT_S, running_broker
 
 CLOSED = ("tcp://127.0.0.1:1/amps/json", "tcp://me:secret@127.0.0.1:2/amps/json")
 
@@ -143,3 +148,45 @@ def test_the_logon_has_the_options_that_the_command_is_given(
         (logon,) = (line for line in err.splitlines() if '"c":"logon"' in line)
         assert sent in logon
         assert ('"opts"' in logon) is bool(sent)
+
+
+def logon_of(words: tuple[str, ...]) -> Message:
+    """The logon of a command, as a plain socket sees it, which refuses it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as threads:
+
+        def serve() -> Message:
+            with server.accept()[0] as connection:
+                (logon,) = MessageDecoder().decode(*FrameReader().feed(connection.recv(65536)))
+                refusal = {"c": "ack", "a": "processed", "cid": logon.command_id}
+                failure = {"status": "failure", "reason": "auth failure"}
+                connection.sendall(encode_frame(refusal | failure, b""))
+                return logon
+
+        serving = threads.submit(serve)
+        uri = f"tcp://127.0.0.1:{server.getsockname()[1]}/amps/json"
+        assert run([*words, "--server", uri]) != 0
+        return serving.result(LIMIT_S)
+
+
+@pytest.mark.row("CLI1")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("ping",),
+        ("publish", "orders", "-m", "1"),
+        ("subscribe", "orders"),
+        ("sow", "orders"),
+        ("sow-and-subscribe", "orders"),
+        ("sow-delete", "orders", "--filter", "/id = 1"),
+        ("queue", "depth"),
+        ("queue", "browse", "jobs"),
+        ("queue", "consume", "jobs"),
+        ("queue", "move", "jobs", "done"),
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_each_command_that_connects_can_leave_the_options_of_its_logon_out(
+    words: tuple[str, ...],
+) -> None:
+    assert logon_of(words).options == "ack_conflation=100ms"
+    assert not logon_of((*words, "--logon-options", "")).options
