@@ -12,6 +12,7 @@ from typing import Self, TypeVar
 import trio
 from typing_extensions import override
 
+from haclient.errors import DisconnectedError
 from haclient.session.record_view import JsonRecord, RecordChange, RecordView, apply_delta
 from haclient.streams import MessageStream
 from haclient.transport.core import Core
@@ -105,6 +106,8 @@ class LiveRecords(RecordMapping[T]):
             raise
         if self._error is not None:
             raise self._error
+        if not self._view.is_complete:
+            raise DisconnectedError("the records were closed before they were complete")
         self._view.forget_changes()  # those since the end of the query: the caller sees them now
         return self
 

@@ -74,7 +74,7 @@ class MessageStream:
         self._queue = queue
         self._open = open_
         self._close = close
-        self._opened = False
+        self._opened = self._closed = False
         self._current: Iterator[Message] = iter(())  # the rest of the batch
         self._run: Iterator[Message] = iter(())  # the next ones of it, before the turn is checked
         self._run_size = 1
@@ -98,11 +98,12 @@ class MessageStream:
             CommandError: The server refused it.
             DisconnectedError: There is no connection.
             TimedOut: The server did not answer in time.
-            UsageError: It was opened before.
+            UsageError: It was opened or closed before.
         """
         self._check_thread("opening a stream")
-        if self._opened:
-            raise UsageError("this stream was opened before: make a new one for a new command")
+        if self._opened or self._closed:  # it would seem to have an empty result
+            word = "opened" if self._opened else "closed"
+            raise UsageError(f"this stream was {word} before: make a new one for a new command")
         self._opened = True
         try:
             self.sub_id = await self._open()
@@ -120,7 +121,7 @@ class MessageStream:
         self._on_skip()
 
     async def __aenter__(self) -> Self:
-        return self if self._opened else await self.open()
+        return self if self._opened and not self._closed else await self.open()
 
     async def __aexit__(
         self,
@@ -133,6 +134,7 @@ class MessageStream:
     async def aclose(self) -> None:
         """Unsubscribe and end; messages still queued are dropped. Calling it again does nothing."""
         self._check_thread("aclose of a stream")
+        self._closed = True
         self._skip_rest()
         await self._close()
 

@@ -312,7 +312,7 @@ class Publishes:
         if (why := self.refusals.get(sequence)) is not None:
             ack = Message(kind="ack", sequence=sequence, reason=why[0], detail=why[1])
             raise refused_publish(f"the server refused publish {sequence}", ack)
-        if sequence <= self._last_forgotten:
+        if 0 < sequence <= self._last_forgotten:  # 0: nothing was published
             raise DisconnectedError(
                 f"{what}: {len(self.refusals)} publishes were refused since publish {sequence}, "
                 "and whether it was is not known any more: ask sooner"

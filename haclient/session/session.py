@@ -341,6 +341,8 @@ class Session:
             ack.sub_id = subscription.sub_id
             out.deliveries.append((subscription, [ack]))
         if ack.status == "success" and subscription.is_answered_by(ack):
+            if subscription.markers:  # who waits for the end of the records gets it here, too
+                out.deliveries.append((subscription, _empty_group(subscription)))
             subscription.is_query_answered = True
             subscription.note("group_end")
         self._progress(subscription, kind, out)
@@ -368,6 +370,13 @@ def _accept(subscription: Subscription) -> None:
     if subscription.accepted is not None:
         subscription.accepted()
         subscription.accepted = None
+
+
+def _empty_group(subscription: Subscription) -> list[Message]:
+    """The frame of a result without records, which the server has left out."""
+    sub_id, query_id = subscription.sub_id, subscription.query_id
+    kinds = "group_begin", "group_end"
+    return [Message(kind=kind, sub_id=sub_id, query_id=query_id) for kind in kinds]
 
 
 def _is_unaddressed_failure(ack: Message) -> bool:

@@ -259,6 +259,9 @@ class SubscribeRequest:
         return self.changed({"opts": str(options)})
 
 
+_OF_RESULT: Final = frozenset({"sow", "group_end"})
+
+
 class Subscription:
     """One command's receiver.
 
@@ -278,7 +281,7 @@ class Subscription:
         leases: What it does for the messages of a queue; `None` if its topic can be none.
         pauses: Whether the server holds it back, and whether the application wants that.
         has_group: Whether the records of its query have begun on this connection.
-        is_query_answered: Whether all records of its query have arrived on this connection.
+        is_query_answered: Whether all records of its query have arrived, and none was dropped.
         replaced_by: The number of the replace that is in force, in the order of sending; 0 if none.
         entered: Its number in the order in which the client has entered subscriptions.
     """
@@ -401,7 +404,8 @@ class Subscription:
 
         A `completed` with a position is that of a replay.
         """
-        return ack.ack_type == "completed" and not self.has_group and not ack.bookmark
+        is_alone = ack.ack_type == "completed" and not self.has_group and not ack.bookmark
+        return bool(self.query_id) and is_alone
 
     @property
     def is_complete(self) -> bool:
@@ -513,6 +517,8 @@ class Subscription:
         """
         dropped = self.queue.drop(keep_replaced=keep_replaced)
         self.note_dropped(dropped)
+        if not _OF_RESULT.isdisjoint(message.kind for message in dropped):
+            self.is_query_answered = False  # whoever reads it has not got its whole result
         return dropped
 
     def note_dropped(self, messages: Sequence[Message]) -> None:

@@ -25,7 +25,7 @@ from haclient.errors import (
 from haclient.options import TIMEOUT_S, seconds
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.commands import Command, CommandName
-from haclient.protocol.messages import Message, MessageOwner
+from haclient.protocol.messages import MessageOwner
 from haclient.session.acks import PendingCommand, is_refusal
 from haclient.session.auditing import AuditedOwner
 from haclient.session.bookmark_logs import BookmarkAdvice, BookmarkLogs, subscribe_header
@@ -381,7 +381,8 @@ class Subscriber:
         for one in chosen:  # all of them first: if that fails, the call can be made again
             self._kept.drop(one)
         for one in chosen:
-            one.queue.end(_cut_short(one, one.drop_queued()))
+            one.drop_queued()
+            one.queue.end(_cut_short(one))
         connection = self._commands.connection
         unsubscribing = self.unsubscribe_nowait(chosen)
         if unsubscribing is None:
@@ -473,11 +474,10 @@ class Subscriber:
         return undo
 
 
-def _cut_short(one: Subscription, dropped: Iterable[Message]) -> DisconnectedError | None:
+def _cut_short(one: Subscription) -> DisconnectedError | None:
     """The error for who reads a query and has not got its whole result."""
     has_query = one.queue.is_stream and (one.is_query or one.query_id)
-    kinds = {message.kind for message in dropped}
-    if not has_query or (one.is_query_answered and kinds.isdisjoint({"sow", "group_end"})):
+    if not has_query or one.is_query_answered:
         return None
     return DisconnectedError(f"{one.request.what} was unsubscribed before its result was complete")
 

@@ -514,3 +514,11 @@ async def test_a_refusal_that_comes_twice_is_reported_once(store: PublishStore) 
         assert refused == [(b"a", "not entitled"), (b"b", "not entitled")]
         assert client.metrics.failed_writes == 2
         assert client.unpersisted_count == 0
+
+
+async def test_a_batch_without_a_message_can_be_waited_for() -> None:
+    async with listening() as server, Client("p") as client:
+        await server.log_on(client)
+        sequence = await client.publish_many("orders", [])
+        assert sequence == 0
+        await client.wait_persisted(sequence)

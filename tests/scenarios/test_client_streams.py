@@ -188,6 +188,9 @@ async def test_a_query_that_a_server_answers_by_completed_alone_is_empty(
     began = trio.current_time()
     assert [each async for each in stream] == []
     assert trio.current_time() == began, "at once"
+    records = client.records("orders", timeout=3)
+    await together(records.open, partial(script, "sow_and_subscribe"))
+    assert (len(records), records.caught_up) == (0, True)
     lasting = client.sow_and_stream("orders", timeout=3)
     await together(lasting.open, partial(script, "sow_and_subscribe"))
     with trio.move_on_after(60):  # goes on, since what is published comes later

@@ -138,6 +138,11 @@ async def test_leaving_ends_the_iteration_and_unsubscribes(tmp_path: Path) -> No
         assert client.metrics.subscriptions == ()
         with pytest.raises(UsageError, match="opened before"):
             await prices.open()
+        prices = client.records("prices")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(prices.aclose)
+            with pytest.raises(DisconnectedError, match="closed before"):
+                await prices.open()
 
 
 async def test_the_end_of_the_client_ends_the_iteration(tmp_path: Path) -> None:

@@ -72,6 +72,21 @@ async def test_a_stream_is_opened_once() -> None:
         await bench.stream.open()
 
 
+async def test_a_closed_stream_is_not_entered_as_if_it_were_empty() -> None:
+    bench = Bench()
+    async with bench.stream:
+        pass
+    with pytest.raises(UsageError, match="opened before"):
+        async with bench.stream:
+            pass
+    bench = Bench()
+    await bench.stream.aclose()
+    with pytest.raises(UsageError, match="closed before"):
+        async with bench.stream:
+            pass
+    assert bench.calls == ["close"]
+
+
 @pytest.mark.row("MS8")
 async def test_a_stream_that_nobody_opened_is_refused_instead_of_waiting_for_ever() -> None:
     bench = Bench()

@@ -257,12 +257,18 @@ async def test_a_query_that_is_unsubscribed_says_that_its_result_is_cut(server: 
         read, _ = await bench.open("sow_and_subscribe")
         read.is_query_answered = True
         read.queue.put([Message(kind="publish")], 10)
+        lost, _ = await bench.open("sow_and_subscribe")
+        lost.is_query_answered = True
+        lost.queue.put([Message(kind="sow")], 10)
+        lost.lost(DisconnectedError("away"), is_kept=True, is_followed=True)
         lasting, _ = await bench.open("subscribe")
         await together(
             lambda: bench.subscriber.unsubscribe("all", timeout=5),
             lambda: bench.peer.answer("unsubscribe"),
         )
-        for each, is_cut in ((query, True), (waiting, True), (read, False), (lasting, False)):
+        cut = {query, waiting, lost}
+        for each in (query, waiting, read, lost, lasting):
+            is_cut = each in cut
             assert isinstance(each.queue, MessageQueue)
             reason = str(each.queue.end_reason or "")
             assert ("before its result was complete" in reason) == is_cut
