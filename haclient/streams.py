@@ -367,10 +367,12 @@ class MessageStream:
         """Wait for `caught_up`, or the end of the stream; another task has to take the messages.
 
         Raises:
+            HAClientError: A handler waits, and the stream has ended early.
             UsageError: The stream was not opened, so neither would ever come.
         """
         self._check_opened()
         await self._queue.caught_up.wait()
+        self._queue.check_cut()
 
     @property
     def gaps(self) -> int:

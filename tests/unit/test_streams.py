@@ -10,7 +10,7 @@ from haclient.protocol.messages import Message, MessageLease
 from haclient.session.subscriptions import Marker
 from haclient.streams import MessageStream, QueueStream
 from haclient.transport.message_queue import MessageQueue
-from haclient.transport.tasks import open_nursery
+from haclient.transport.tasks import call_handlers, open_nursery
 from support.clock import in_virtual_time
 
 pytestmark = in_virtual_time
@@ -510,3 +510,13 @@ async def test_two_tasks_that_take_batches_at_the_same_time_lose_no_message(
             nursery.start_soon(take)
             nursery.start_soon(take)
     assert sorted(got) == [b"%d" % number for number in range(7)]
+
+
+async def test_a_handler_that_waits_for_all_records_hears_of_an_early_end() -> None:
+    bench = Bench()
+    async with bench.stream:
+        bench.delivery.end(DisconnectedError("left"))
+        await bench.stream.wait_caught_up()  # elsewhere `end_reason` says it
+        call_handlers()
+        with pytest.raises(DisconnectedError, match="left"):
+            await bench.stream.wait_caught_up()
