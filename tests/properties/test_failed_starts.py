@@ -21,7 +21,6 @@ from typing_extensions import override
 from haclient.protocol.codec import encode_frame
 from haclient_fake_server.config import BrokerConfig, QueueTopic, SowTopic
 from haclient_fake_server.journal import sow_database
-from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_fake_server.server import BrokerServer
 from haclient_stores.errors import StoreError
 from support.engine import START_US, decode
@@ -34,6 +33,7 @@ from support.read_faults import (
     number,
     small_reads,
 )
+from support.silent_session import SilentSession
 
 T = TypeVar("T")
 TOPICS: Final = "orders", "kept"
@@ -66,39 +66,6 @@ class StartDisk(ReadFaultDisk):
     @override
     def _counts(self, path: Path) -> bool:
         return path.suffix not in {".lock", ".new"}
-
-
-class _Session:
-    """A connection whose other end reads nothing."""
-
-    unsent_bytes = 0
-    offline_bytes = 0
-    is_offline = False
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.is_over = False
-
-    def put(self, data: bytes) -> None:
-        pass
-
-    def wake(self) -> None:
-        pass
-
-    # It never has much to send and is never cut: a broker that does so here is wrong.
-
-    def take_offline(self, queue: OfflineQueue) -> None:
-        pytest.fail(f"a client with nothing to read was offlined: {queue}")
-
-    def finish_slow_client(self, detail: str = "") -> None:
-        pytest.fail(f"a client with nothing to read was taken for slow: {detail}")
-
-    def cut(self, reason: str) -> None:
-        pytest.fail(f"a client was cut: {reason}")
-
-    def finish(self, reason: str) -> None:
-        assert reason == "internal error"
-        self.is_over = True
 
 
 class BrokerData:
@@ -148,7 +115,7 @@ def send(server: BrokerServer, name: str, commands: list[bytes]) -> None:
     logon = encode_frame({"c": "logon", "client_name": name}, b"")
     waiting = commands[::-1]
     while waiting:
-        session = _Session(hub.next_number())
+        session = SilentSession(hub.next_number())
         hub.accepted(session, peer="test")
         hub.received(session, decode(logon))
         while waiting:
