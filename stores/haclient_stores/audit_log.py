@@ -630,6 +630,9 @@ def _blocks(file: File, successor: int | None = None) -> Iterator[_Block]:
 class _BlockReader:
     """Reads blocks one after the other, many with each access to the file."""
 
+    # Not by way of `disk.checksummed_log`: its blocks carry their places, and its end of a log is
+    # final. Here a checksum continues the one before, and a client may be writing the next block.
+
     def __init__(self, file: File) -> None:
         self._file = file
         self._data = b""

@@ -486,7 +486,8 @@ def read_blocks(
 ) -> Iterator[BlockHeader]:
     """All blocks of a segment from `offset` on, each verified by both checksums.
 
-    Ends where zeros begin, or at the end of `data`.
+    Ends where zeros begin, or at the end of `data`. It shares the rules of
+    `haclient_stores.disk.checksummed_log`, not its code: a reader of a journal needs no stores.
 
     Args:
         data: Bytes of the segment; of a `memoryview` nothing is copied.

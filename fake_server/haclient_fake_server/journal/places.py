@@ -6,7 +6,8 @@ kill in between leaves both, of which either serves, and the next such action re
 
 A compressed segment is a file of gzip, which any program can read. Its members have
 `MEMBER_BYTES` of the segment each, and their length in an extra field of their header, so that a
-read decompresses only what it needs. gzip's checksum of each member is checked with every read.
+read decompresses only what it needs; the module `gzip` neither writes that field nor reads one
+member. gzip's checksum of each member is checked with every read.
 """
 
 from __future__ import annotations
