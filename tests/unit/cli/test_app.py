@@ -214,7 +214,9 @@ def leaves(command: click.Command, *words: str) -> Iterator[tuple[tuple[str, ...
         yield words, command
 
 
-WITH_EMPTY_VALUES: Final = {"messages", "data", "filter", "order_by", "select", "key"}
+WITH_EMPTY_VALUES: Final = {
+    *("messages", "data", "filter", "order_by", "select", "key", "logon_options"),
+}
 
 
 def takes_a_text(option: click.Parameter) -> bool:
