@@ -393,6 +393,8 @@ class RouteTable:
         """
         known = self._known.get(topic)
         if known is None:
+            # Here, too: a publish that is refused after this has no plan made.
+            self._limit_known()
             known = self._known[topic] = _Known()
             self._known_members += 1
         new = list(takewhile(known.newest.__lt__, reversed(self._patterns)))
@@ -413,10 +415,13 @@ class RouteTable:
         self.try_patterns(topic, len(self._patterns))
         known = self._known[topic]
         known.matching = [number for number in known.matching if number in self._patterns]
+        self._limit_known()
+        return (self._patterns[number] for number in known.matching)
+
+    def _limit_known(self) -> None:
         if self._known_members > MAX_PLANNED_MEMBERS:
             self._known.clear()
             self._known_members = 0
-        return (self._patterns[number] for number in known.matching)
 
     def enter(self, subscription: Subscription) -> None:
         """A subscription is live, or waits at the end of the log."""

@@ -540,6 +540,22 @@ def test_a_publish_that_is_refused_leaves_no_topic_behind(
     assert topic not in world.engine._routes["json"].routes
 
 
+def test_refused_publishes_beside_many_patterns_do_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 1)
+    monkeypatch.setattr("haclient_fake_server.engine.routes.MAX_PLANNED_MEMBERS", 10)
+    world = World(sow_topics=(SowTopic("^k", ("/id",), is_pattern=True),))
+    subscriber, publisher = world.client("subscriber"), world.client("publisher")
+    for number in range(4):
+        subscriber.subscribe(f"{number}", t=f"^k|{number}$")
+    for number in range(9):  # a topic each, and no key
+        publisher.publish(number + 1, b"{}", t=f"k{number}")
+    assert {each.status for each in publisher.acks()} == {"failure"}
+    known = world.engine._routes["json"]._known.values()
+    assert sum(1 + len(each.matching) for each in known) <= 15
+
+
 @pytest.mark.parametrize("topic", ["orders", "plain"])
 def test_publishes_to_many_subscribers_take_turns(
     topic: str, monkeypatch: pytest.MonkeyPatch
