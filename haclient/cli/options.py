@@ -156,6 +156,7 @@ def _note_logon_options(
     context: click.Context, _option: click.Parameter, value: str | None
 ) -> None:
     if value is not None:
+        _check_utf8(value)
         context.meta[_LOGON_OPTIONS] = value
 
 
@@ -294,6 +295,15 @@ _MAY_BE_EMPTY: Final = frozenset({"messages", "data", "filter", "order_by", "sel
 """Options whose value may be empty: an empty body, or the same as leaving the option out."""
 
 
+def _check_utf8(text: str, option: click.Parameter | None = None) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise click.BadParameter(
+            f"character {error.start + 1} is not UTF-8: wanted text in UTF-8", param=option
+        ) from None
+
+
 def _check_texts(context: click.Context) -> None:
     """Check that no text is empty, and that texts for the server are UTF-8.
 
@@ -315,13 +325,7 @@ def _check_texts(context: click.Context) -> None:
         if name in _RAW:
             continue
         for text in texts:
-            try:
-                str(text).encode()
-            except UnicodeEncodeError as error:
-                raise click.BadParameter(
-                    f"character {error.start + 1} is not UTF-8: wanted text in UTF-8",
-                    param=option,
-                ) from None
+            _check_utf8(str(text), option)
 
 
 def with_request(

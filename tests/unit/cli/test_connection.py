@@ -190,3 +190,11 @@ def test_each_command_that_connects_can_leave_the_options_of_its_logon_out(
 ) -> None:
     assert logon_of(words).options == "ack_conflation=100ms"
     assert not logon_of((*words, "--logon-options", "")).options
+
+
+@pytest.mark.row("CLI1")
+def test_options_of_the_logon_that_are_no_text_are_refused(haclient: CommandLine) -> None:
+    code, _, err = haclient("ping", "--logon-options", "\udcff")
+    assert code == 2
+    assert err.startswith("haclient: error: Invalid value for '--logon-options': character 1 is ")
+    assert err.count("\n") == 1
