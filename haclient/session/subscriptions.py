@@ -402,9 +402,10 @@ class Subscription:
     def is_answered_by(self, ack: Message) -> bool:
         """Whether a successful ack is all that comes of a query: some servers send no empty group.
 
-        A `completed` with a position is that of a replay.
+        A `completed` with a position is that of a replay, where a bookmark asks for one.
         """
-        is_alone = ack.ack_type == "completed" and not self.has_group and not ack.bookmark
+        is_of_replay = ack.bookmark and self.request.bookmark
+        is_alone = ack.ack_type == "completed" and not self.has_group and not is_of_replay
         return bool(self.query_id) and is_alone
 
     @property

@@ -176,13 +176,14 @@ async def test_a_query_ends_with_its_records_though_no_completed_comes(
 
 
 @pytest.mark.row("MS1", "MS7")
+@pytest.mark.parametrize("position", ["", "1|1|"])
 async def test_a_query_that_a_server_answers_by_completed_alone_is_empty(
-    client: Client, peer: Peer
+    client: Client, peer: Peer, position: str
 ) -> None:
     stream = client.sow("orders", timeout=3)
 
     async def script(command: str = "sow") -> None:
-        await peer.ack(await peer.answer(command), "completed")
+        await peer.ack(await peer.answer(command), "completed", bm=position)
 
     await together(stream.open, script)
     began = trio.current_time()
