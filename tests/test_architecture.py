@@ -80,6 +80,7 @@ def test_the_client_stays_small() -> None:
     pure = code["session"] + code["protocol"]
     assert pure >= 0.45 * (pure + code["transport"] + code["client"])
     assert sum(code.values()) <= 17_700
+    assert sum(map(_code_lines, _modules("pyspark"))) <= 7_500
     paths = [path for folder in CORE for path in _modules(folder)]
     assert (
         sum(isinstance(node, ast.Lambda) for path in paths for node in ast.walk(tree(path))) <= 22

@@ -14,7 +14,7 @@ from typing_extensions import override
 from haclient.errors import UsageError
 from haclient.pyspark.options import SERVER, OptionReader
 from haclient.pyspark.server.settings import ServerOptions
-from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader
+from haclient.pyspark.server.source import ServerLogReader
 from haclient.pyspark.server.sow import SowReader
 from haclient.pyspark.server.stream import LogStreamReader
 from haclient.pyspark.sink.settings import SinkSettings
@@ -41,10 +41,7 @@ class AmpsDataSource(LogDataSource):
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self.read_options(schema, is_stream=False)
-        if options.is_query:
-            return SowReader(options)
-        # PySpark refuses a reader that has `pushFilters` unless it is to push some.
-        return (FilteringLogReader if options.has_pushdown else ServerLogReader)(options)
+        return SowReader(options) if options.is_query else ServerLogReader(options)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

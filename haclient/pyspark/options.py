@@ -61,6 +61,12 @@ _ALIASES: Final = {
 _OF_KAFKA: Final = {"assign": "topic", "kafka.bootstrap.servers": "uri"}
 """Options of the Kafka connector that have no alias, and what takes their place."""
 
+_GONE: Final = {
+    # PySpark keeps the partitions of a query with a condition, also for later queries without.
+    "filterpushdown": "select with filter, topic or times; a journal's conditions, by read_journal",
+}
+"""Options of old programs, and what to do instead."""
+
 _ALIASES_OF: Final = {JOURNAL: {**_ALIASES, "path": "journalPath"}}
 
 _WORDS: Final[dict[str, Epoch | Now]] = {
@@ -249,7 +255,7 @@ class OptionReader:
                 continue
             meant = _OF_KAFKA.get(name, "")
             close = [meant] if meant in known else difflib.get_close_matches(name, known, n=1)
-            advice = (
+            advice = _GONE.get(name) or (
                 f"did you mean {known[close[0]]}?"
                 if close
                 else f"known are {', '.join(sorted(self._known.values()))}"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import types
-from pyspark.sql.datasource import DataSource, Filter
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -30,7 +29,6 @@ from haclient_stores.bookmark import (
     Timestamp,
 )
 
-_PUSHING: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 _NO_TABLE: Final = (
     "PySpark does not pass the OPTIONS of a table to a source in Python: create a TEMPORARY VIEW, "
     "or leave them out and give them in each query, FROM name WITH (...)"
@@ -170,8 +168,6 @@ class SourceOptions:
         self.end: Epoch | Now | Bookmark | Timestamp = end
         self.min_partitions = read.integer("minPartitions", 1)
         self.fails_on_loss = read.flag("failOnDataLoss", default=True)
-        # Off: PySpark keeps the partitions of a query with filters, also for later queries without.
-        self.has_pushdown = read.flag("filterPushdown", default=False) and _is_pushing()
         self.limit = _read_limit(read) if is_stream else ReadAllAvailable()
 
     def check_start(self) -> None:
@@ -186,10 +182,6 @@ class SourceOptions:
                 f"the stream is to begin at {self.start}, a time to come: start it then"
             )
 
-    def of_log(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Those that are about a column of the log: a field of bodies may have the same name."""
-        return [each for each in filters if getattr(each, "attribute", [""])[0] in self.columns]
-
     def rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that a query gets: with the fields of bodies, where they are wanted."""
         return batches if self._parser is None else map(self._parser.parse, batches)
@@ -203,20 +195,6 @@ def _read_limit(read: OptionReader) -> ReadLimit:
     if rows is not None:
         return ReadMaxRows(rows)
     return ReadAllAvailable() if size is None else ReadMaxBytes(size)
-
-
-def _is_pushing() -> bool:
-    """Whether PySpark is about to push the filters of a query: its worker for that is the caller.
-
-    The other workers refuse a reader that has `pushFilters`, while the session's setting
-    `spark.sql.python.filterPushdown.enabled` is off.
-    """
-    frame = inspect.currentframe()
-    while frame is not None:
-        if getattr(frame.f_globals.get("__spec__"), "name", "") == _PUSHING:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _ddl(read: OptionReader, text: str) -> str:

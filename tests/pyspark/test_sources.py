@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from importlib.machinery import ModuleSpec
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import DataSourceReader, EqualTo
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -22,15 +19,10 @@ from pyspark.sql.types import (
 from haclient.errors import UsageError
 from haclient.pyspark.amps import AmpsDataSource
 from haclient.pyspark.journal.source import (
-    FilteringJournalReader,
     JournalDataSource,
     JournalSettings,
 )
-from haclient.pyspark.options import OptionReader
-from haclient.pyspark.server.settings import ServerOptions
-from haclient.pyspark.server.source import FilteringLogReader
 from haclient.pyspark.sources import LogDataSource
-from support.journals import JournalWriter, message
 
 SERVER = {"uri": "tcp://h:1/amps/json", "topic": "a"}
 JOURNAL = {"path": "/data/east", "topic": "a"}
@@ -179,40 +171,10 @@ def test_the_options_of_a_table_are_refused_and_a_table_without_any_is_not(
         source({}).schema()
 
 
-@pytest.mark.row("SB6")
-def test_a_condition_on_a_field_of_bodies_is_none_on_the_column_of_the_log(tmp_path: Path) -> None:
-    writer = JournalWriter(tmp_path)
-    writer.append([message(b'{"topic":"sports","position":7}', topic="news")] * 3)
-    options = {"columns": "bookmark", "bodySchema": "topic STRING, position BIGINT"}
-    names = {"bookmark": StringType(), "topic": StringType(), "position": LongType()}
-    schema = StructType([StructField(name, kind) for name, kind in names.items()])
-    schema = schema.add("_corrupt", BinaryType())
-    filters = [EqualTo(("topic",), "sports"), EqualTo(("position",), 7)]
-    files = FilteringJournalReader(
-        JournalSettings({"journalPath": str(tmp_path), **options}, schema)
-    )
-    assert [*files.pushFilters([*filters])] == filters
-    batches = [batch for split in files.partitions() for batch in files.read(split)]
-    assert [row["position"] for batch in batches for row in batch.to_pylist()] == [7] * 3
-    asked = ServerOptions(OptionReader("amps", {**SERVER, "topic": "news,a", **options}), schema)
-    topic = asked.topic
-    assert [*FilteringLogReader(asked).pushFilters([*filters])] == filters
-    assert asked.topic == topic
-
-
 @both
-def test_only_the_worker_that_pushes_filters_gets_a_reader_that_takes_them(
+def test_the_option_that_pushed_conditions_down_is_refused_with_what_to_do(
     source: type[LogDataSource], given: dict[str, str]
 ) -> None:
-    def takes_filters(worker: str, **options: str) -> bool:
-        """Whether the reader does that PySpark's worker of this name makes."""
-        schema = StructType([StructField("topic", StringType())])
-        made = source({**given, "columns": "topic", "filterPushdown": "true", **options})
-        module = {"__spec__": ModuleSpec(f"pyspark.sql.worker.{worker}", None), "made": made}
-        exec("def make(schema): return made.reader(schema)", module)  # noqa: S102  # its caller
-        found: DataSourceReader = module["make"](schema)  # type: ignore[operator]  # it was made above
-        return isinstance(found, FilteringLogReader | FilteringJournalReader)
-
-    assert takes_filters("data_source_pushdown_filters")
-    assert not takes_filters("plan_data_source_read")
-    assert not takes_filters("data_source_pushdown_filters", filterPushdown="false")
+    message = "unknown option filterpushdown: select with filter, topic or times; a journal's cond"
+    with pytest.raises(UsageError, match=message):
+        source({**given, "filterPushdown": "true"}).schema()

@@ -164,7 +164,7 @@ def parts_of(log: JournalLog, first: int = 0) -> tuple[SplitReader, list[Split]]
     if first:
         options["startingPosition"] = str(first)
     settings = JournalSettings(options)
-    splits = plan(settings, log, settings.range_of(log), settings.is_wanted)
+    splits = plan(settings, log, settings.range_of(log))
     return SplitReader(log.directory, settings.columns), splits
 
 

@@ -11,7 +11,7 @@ and pickles it into the tasks; tasks use its settings alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, cast
@@ -22,7 +22,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import (
@@ -36,12 +35,11 @@ from typing_extensions import override
 
 from haclient.errors import UsageError
 from haclient.pyspark.journal.log import JournalLog, JournalPlace
-from haclient.pyspark.journal.pieces import TopicTest, pack, wanted_pieces
+from haclient.pyspark.journal.pieces import pack, wanted_pieces
 from haclient.pyspark.journal.reading import Split, SplitReader
 from haclient.pyspark.journal.records import MAX_POSITION, RowRange
 from haclient.pyspark.journal.sealed import Extent
 from haclient.pyspark.options import JOURNAL, LOCAL_SCHEME, OptionReader
-from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.sources import LogDataSource, SourceOptions
 from haclient_stores.bookmark import Bookmark, BookmarkList, Epoch, Now, Timestamp
@@ -204,8 +202,7 @@ class JournalDataSource(LogDataSource):
     @override
     def reader(self, schema: StructType) -> DataSourceReader:
         settings = self.read_options(schema, is_stream=False)
-        # PySpark refuses a reader that has `pushFilters` unless it is to push some.
-        return (FilteringJournalReader if settings.has_pushdown else JournalRangeReader)(settings)
+        return JournalRangeReader(settings)
 
     @override
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -225,37 +222,16 @@ class JournalRangeReader(DataSourceReader):
 
     def __init__(self, settings: JournalSettings) -> None:
         self._settings = settings
-        self._wanted = RowRange()
-        self._is_pushed: list[Callable[[str], bool]] = []
 
     @override
     def partitions(self) -> list[Split]:
         settings = self._settings
         log = settings.open_log()
-        wanted = settings.range_of(log).intersection(self._wanted)
-        return plan(settings, log, wanted, self._is_wanted)
+        return plan(settings, log, settings.range_of(log))
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._settings.read(partition)
-
-    def _is_wanted(self, message_type: str, topic: str) -> bool:
-        is_pushed = all(test(topic) for test in self._is_pushed)
-        return is_pushed and self._settings.is_wanted(message_type, topic)
-
-
-class FilteringJournalReader(JournalRangeReader):
-    """Also reads less where the filters of a query allow it; PySpark applies them again."""
-
-    @override
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in self._settings.of_log(filters):
-            topics = wanted_texts(each, "topic")
-            if topics is not None:
-                self._is_pushed.append(topics.__contains__)
-            bounds = wanted_range(each, "position") + wanted_range(each, "timestamp")
-            self._wanted = self._wanted.intersection(RowRange(*bounds))
-        return filters
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -325,7 +301,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log.check_identity(last)
         wanted = RowRange(begin, last.position)
         # Starting options have chosen the first offset, and say nothing about what follows it.
-        return plan(self._settings, self._log, wanted, self._settings.is_wanted)
+        return plan(self._settings, self._log, wanted)
 
     @override
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -335,16 +311,14 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._log.check_place(place, fail_on_data_loss=self._settings.fails_on_loss)
 
 
-def plan(
-    settings: JournalSettings, log: JournalLog, wanted: RowRange, is_wanted: TopicTest
-) -> list[Split]:
+def plan(settings: JournalSettings, log: JournalLog, wanted: RowRange) -> list[Split]:
     """The splits of a range; one without bytes if it has no rows."""
-    found = [*wanted_pieces(log.manifests, wanted, is_wanted)]
+    found = [*wanted_pieces(log.manifests, wanted, settings.is_wanted)]
     splits = pack(found, settings.partition_bytes)
     if len(splits) < settings.min_partitions:
         size = sum(piece.end - piece.start for piece in found)
         splits = pack(found, -(-size // settings.min_partitions))
-    topics = log.topics(is_wanted)
+    topics = log.topics(settings.is_wanted)
     has_all = len(topics) == len(log.topics(lambda _, __: True))
     extents = {each.number: Extent.of(each) for each in log.manifests}
     return [

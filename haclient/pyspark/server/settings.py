@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql.types import StructType
@@ -13,7 +13,6 @@ from haclient.errors import UsageError
 from haclient.pyspark.options import SERVER, OptionReader
 from haclient.pyspark.server.offsets import POSITION, VECTOR
 from haclient.pyspark.sources import SourceOptions
-from haclient_stores.bookmark import LAST_MICROSECOND, Epoch, Now, Timestamp
 from pyspark import TaskContext
 
 SOW: Final = "sow"
@@ -94,44 +93,12 @@ class ServerOptions(SourceOptions):
             return self.splits or ("",)
         return tuple(f"({self.filter}) AND ({each})" for each in self.splits) or (self.filter,)
 
-    def narrow_topics(self, topics: Iterable[object]) -> None:
-        """Read those of some topics only that are read at all."""
-        names = [name for name in topics if isinstance(name, str) and self._is_wanted(name)]
-        if names and self.topic not in names:  # else PySpark drops every row, or it is all
-            # A pattern also of one topic: the server refuses a literal that it does not log.
-            self.topic = pattern_of(names)
-            self.topics = tuple(name for name in self.topics if name in names)
-
-    def narrow_times(self, first_us: int, end_us: int) -> None:
-        """Read a range of time only, where no bookmark bounds it.
-
-        Args:
-            first_us: The first time that is wanted, in microseconds since 1970.
-            end_us: The first time that is not wanted any more.
-        """
-        # Times that no server can have, such as one for "ever", are left out.
-        if isinstance(self.start, Epoch | Timestamp) and 0 < first_us <= LAST_MICROSECOND:
-            before = self.start.microseconds if isinstance(self.start, Timestamp) else 0
-            self.start = Timestamp(max(first_us, before))
-        if isinstance(self.end, Now | Timestamp) and end_us <= LAST_MICROSECOND:
-            before = self.end.microseconds if isinstance(self.end, Timestamp) else end_us
-            self.end = Timestamp(max(0, min(end_us, before)))
-
     def _topic(self, read: OptionReader) -> str:
         if not self.pattern:
             read.required("topic", "orders")
             return topic_of(self.topics)
         # A server takes a text without special characters for the name of one topic.
         return self.pattern if _SPECIAL.search(self.pattern) else f"({self.pattern})"
-
-    def _is_wanted(self, topic: str) -> bool:
-        """Whether a topic is read; of a pattern that Python does not know, never."""
-        if not _SPECIAL.search(self.topic):
-            return topic == self.topic
-        try:
-            return re.search(self.topic, topic) is not None
-        except re.error:
-            return False
 
 
 def topic_of(names: Sequence[str]) -> str:

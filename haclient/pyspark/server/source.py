@@ -8,17 +8,16 @@ messages, one for each topic or slice of time, or one for each content filter of
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias, cast
 
 import pyarrow as pa
 import trio
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from typing_extensions import override
 
 from haclient.client import Client
-from haclient.pyspark.pushdown import wanted_range, wanted_texts
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server.log_server import Counted, ask_first, count, log_info
 from haclient.pyspark.server.offsets import VECTOR, OffsetPlace, merged
@@ -97,19 +96,6 @@ class ServerLogReader(DataSourceReader):
                 raise
             _log.warning("%s: reading begins at the oldest message", error)
             return rest
-
-
-class FilteringLogReader(ServerLogReader):
-    """Also reads less where the filters of a query allow it; PySpark applies them again."""
-
-    @override
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        for each in self._options.of_log(filters):
-            topics = wanted_texts(each, "topic")
-            if topics is not None:
-                self._options.narrow_topics(topics)
-            self._options.narrow_times(*wanted_range(each, "timestamp"))
-        return filters
 
 
 async def plan_parts(

@@ -13,7 +13,7 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import EqualTo, GreaterThan, InputPartition
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
@@ -22,7 +22,6 @@ from haclient import HAClient
 from haclient.client import Client
 from haclient.errors import StoreCorrupt, UsageError
 from haclient.pyspark.journal.source import (
-    FilteringJournalReader,
     JournalDataSource,
     JournalRangeReader,
     JournalSettings,
@@ -240,15 +239,6 @@ def test_damage_is_an_error_that_names_the_file_and_the_place(tmp_path: Path) ->
         positions(tmp_path)
 
 
-def test_filters_narrow_what_is_read_and_are_left_to_pyspark_as_well(tmp_path: Path) -> None:
-    write(tmp_path)
-    options = {"journalPath": str(tmp_path), "columns": "topic,position"}
-    source = FilteringJournalReader(JournalSettings(options))
-    filters = [EqualTo(("topic",), "orders"), GreaterThan(("position",), 290)]
-    assert list(source.pushFilters([*filters])) == filters
-    assert rows_of(source, *source.partitions()) == [("orders", p) for p in range(291, 301)]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -330,24 +320,7 @@ def test_pyspark_counts_every_row_once_over_many_splits(
     assert rows.schema.names == [*COLUMNS]
 
 
-@pytest.mark.usefixtures("pushing")
-def test_pyspark_pushes_filters_down_where_that_is_switched_on(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    write(tmp_path)
-    rows = frame(spark, tmp_path, filterPushdown="true")
-    wanted = rows.where("topic = 'orders' and position > 290 and command = 'publish'")
-    assert sorted(r.position for r in wanted.collect()) == [*range(291, 300)]
-    path = tmp_path / segment_name(1)
-    path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(PySparkException, match="corrupt at byte"):
-        frame(spark, tmp_path, filterPushdown="true").count()
-    # What is not wanted is not read, either.
-    late = rows.where(rows.timestamp >= START + timedelta(microseconds=500))
-    assert min(r.position for r in late.collect()) == 500
-
-
-@pytest.mark.row("SB8")
+@pytest.mark.row("SB1")
 @pytest.mark.usefixtures("pushing")
 def test_the_condition_of_a_query_does_not_stay_with_its_dataframe(
     spark: SparkSession, tmp_path: Path

@@ -143,18 +143,7 @@ def test_the_end_is_fixed_when_the_query_is_planned(spark: SparkSession) -> None
         assert frame(spark, broker, topic="orders").count() == 200
 
 
-@pytest.mark.row("SB8")
-@pytest.mark.usefixtures("pushing")
-def test_filters_are_pushed_down_where_that_is_switched_on(
-    spark: SparkSession, broker: BrokerThread
-) -> None:
-    rows = frame(spark, broker, topicPattern=".*", filterPushdown="true")
-    wanted = rows.where("topic = 'orders' and timestamp > '2001-01-01' and sequence > 90")
-    assert bodies(wanted) == ROWS[90:]
-    assert rows.where("timestamp > '2101-01-01'").count() == 0
-
-
-@pytest.mark.row("SB8")
+@pytest.mark.row("SB1")
 @pytest.mark.usefixtures("pushing")
 def test_the_condition_of_a_query_does_not_stay_with_its_dataframe(
     spark: SparkSession, broker: BrokerThread

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Generator, Iterable
-from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThan, LessThanOrEqual
 
 from haclient.errors import HAClientError, UsageError
 from haclient.protocol.identity import publisher_id
@@ -19,7 +16,7 @@ from haclient.pyspark.options import OptionReader
 from haclient.pyspark.rows import DataLoss
 from haclient.pyspark.server import source as source_module
 from haclient.pyspark.server.settings import ServerOptions
-from haclient.pyspark.server.source import FilteringLogReader, ServerLogReader
+from haclient.pyspark.server.source import ServerLogReader
 from haclient.pyspark.server.stream import LogStreamReader
 from haclient_fake_server.config import BrokerConfig, LogTopic
 from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
@@ -250,39 +247,3 @@ def test_a_log_that_was_replaced_after_planning_is_data_loss() -> None:
         publish(broker.uri, "orders", ROWS)
         with pytest.raises(DataLoss, match="it is another one, or its end was lost"):
             bodies(source.read(part))
-
-
-@pytest.mark.row("SB8")
-def test_filters_of_a_query_reduce_what_is_read(broker: BrokerThread) -> None:
-    def pushed(*conditions: Filter, **options: str) -> list[str]:
-        """How many rows of which topics the source reads."""
-        given = {"uri": broker.uri, "topicPattern": ".*", "filterPushdown": "true", **options}
-        if "topic" in options:
-            del given["topicPattern"]
-        settings = ServerOptions(OptionReader("amps", given))
-        source = FilteringLogReader(settings)
-        assert list(source.pushFilters(list(conditions))) == list(conditions)
-        rows = [b.column("topic").to_pylist() for p in source.partitions() for b in source.read(p)]
-        counted = Counter(chain.from_iterable(rows))
-        return [f"{name} {counted[name]}" for name in sorted(counted)]
-
-    topic, time = ("topic",), ("timestamp",)
-    past, future = (datetime(year, 1, 1, tzinfo=UTC) for year in (2001, 2101))
-    forever = datetime.max.replace(tzinfo=UTC)
-    everything = ["orders 100", "prices 20", "trades.eu 50"]
-    assert pushed() == everything
-    assert pushed(EqualTo(topic, "orders")) == ["orders 100"]
-    assert pushed(In(topic, ("orders", "trades.eu", "none"))) == ["orders 100", "trades.eu 50"]
-    assert pushed(EqualTo(topic, "orders"), topic="prices") == ["prices 20"]
-    assert pushed(EqualTo(topic, "orders"), topicPattern="^(?P<x>p)") == ["prices 20"]
-    assert pushed(GreaterThan(time, past), LessThan(time, future)) == everything
-    assert pushed(GreaterThan(time, future)) == []
-    assert pushed(GreaterThan(time, past), GreaterThan(time, future)) == []
-    assert pushed(LessThan(time, past), LessThan(time, future)) == []
-    assert pushed(LessThanOrEqual(time, forever), GreaterThan(time, past)) == everything
-    assert pushed(EqualTo(topic, "none")) == []
-    assert pushed(LessThan(time, past), endingTimestamp="2101-01-01T00:00:00Z") == []
-    assert pushed(GreaterThan(time, past), startingTimestamp="2101-01-01") == []
-    # A bookmark stays where the range begins or ends.
-    assert pushed(LessThan(time, past), endingBookmark=f"{PUBBER}|100|") == ["orders 100"]
-    assert "orders 10" in pushed(GreaterThan(time, future), startingBookmark=f"{PUBBER}|90|")
