@@ -144,10 +144,11 @@ class OptionReader:
             more = f", such as {example}" if example else ""
             given = sorted(map(self._spelt, self._given.keys() - {name.lower()}))
             more += f"; given are {', '.join(given)}" if given else ""
-            if not self._given:
+            if not self._given.keys() - _FOREIGN:
                 more += (
-                    "; if this is a table, PySpark passes the options of the query only: "
-                    "SELECT ... FROM name WITH (...), spark.read.options(...).table(name)"
+                    "; if this is a table, PySpark passes the options of the query only, none of "
+                    "CREATE TABLE: FROM name WITH (...), INSERT INTO name WITH (...), "
+                    "options(...) before table(name) or toTable(name)"
                 )
             raise UsageError(f"{self._format}: the option {name} is missing: set it{more}")
         return found

@@ -170,8 +170,10 @@ def test_anything_else_is_no_point(text: str) -> None:
 
 
 def test_an_option_that_is_missing_from_a_table_says_where_options_go() -> None:
-    with pytest.raises(UsageError, match=r"PySpark passes the options of the query only: SELECT"):
-        reader().required("journalPath", "/data/east")
+    advice = r"PySpark passes the options of the query only, none of CREATE TABLE: FROM name WITH"
+    for others in ({}, {"checkpointLocation": "/c"}):  # of `toTable`
+        with pytest.raises(UsageError, match=advice):
+            reader(**others).required("journalPath", "/data/east")
 
 
 def test_an_unknown_option_is_refused_with_the_name_that_was_meant() -> None:

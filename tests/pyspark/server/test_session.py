@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +24,8 @@ from haclient.pyspark.rows import COLUMNS
 from haclient.pyspark.server.settings import task_name
 from haclient_fake_server.config import BrokerConfig
 from support.broker_thread import BrokerThread, broker_of_three, broker_thread, publish
-from support.streams import run_stream, written
+from support.process import LIMIT_S
+from support.streams import finish, run_stream, written
 
 ROWS = [b'{"id":%3d}' % number for number in range(100)]
 DOWN = "tcp://127.0.0.1:1/amps/json"
@@ -129,6 +134,35 @@ def test_no_two_tasks_and_no_two_attempts_have_the_same_name(
         assert len(list(tmp_path.glob("reader-*"))) == started
 
 
+@pytest.fixture
+def events(caplog: pytest.LogCaptureFixture) -> Generator[SimpleQueue[logging.LogRecord]]:
+    """What the broker logs."""
+    caplog.set_level(logging.INFO, "haclient_fake_server")
+    found: SimpleQueue[logging.LogRecord] = SimpleQueue()
+    handler = QueueHandler(found)
+    logging.getLogger("haclient_fake_server").addHandler(handler)
+    yield found
+    logging.getLogger("haclient_fake_server").removeHandler(handler)
+
+
+@pytest.mark.row("SS10")
+@pytest.mark.parametrize("command", ["subscribe", "sow"])
+def test_each_task_connects_with_a_name_of_its_own(
+    spark: SparkSession,
+    broker: BrokerThread,
+    command: str,
+    events: SimpleQueue[logging.LogRecord],
+) -> None:
+    splits = json.dumps([f"/id % 4 = {number}" for number in range(4)])
+    read = frame(spark, broker, topic="prices", command=command, splits=splits, clientName="tasks")
+    assert read.count() == 20
+    names: list[str] = []
+    while len(names) < 4:  # the broker tells of each connection when it has ended
+        said = events.get(timeout=LIMIT_S).getMessage()
+        names += re.findall(r"client '(tasks-[^']+)(?<!-plan)' .* ended", said)
+    assert len(set(names)) == 4, names
+
+
 @pytest.mark.row("SB3")
 def test_the_end_is_fixed_when_the_query_is_planned(spark: SparkSession) -> None:
     with broker_thread() as broker:
@@ -191,7 +225,7 @@ def test_fields_of_bodies_are_columns(spark: SparkSession, broker: BrokerThread)
 
 
 def test_sql_reads_and_writes_views_and_tables_whose_queries_have_the_options(
-    spark: SparkSession, broker: BrokerThread
+    spark: SparkSession, broker: BrokerThread, tmp_path: Path
 ) -> None:
     options = f"uri '{broker.uri}', topic 'orders'"
     given = f"`uri` = '{broker.uri}', `topic` = 'orders'"
@@ -210,11 +244,25 @@ def test_sql_reads_and_writes_views_and_tables_whose_queries_have_the_options(
         given = given.replace("orders", "trades.sql")
         spark.sql(f"INSERT INTO sink WITH ({given}) VALUES ('a')")  # noqa: S608  # the same
         spark.sql(f"INSERT INTO log WITH ({given}) (data) VALUES (X'62')")  # noqa: S608  # the same
-        assert bodies(frame(spark, broker, topic="trades.sql")) == [b"a", b"b"]
         with pytest.raises(PySparkException, match=r"uri is missing: .*options of the query"):
             spark.table("log").count()
-        with pytest.raises(PySparkException, match=r"uri is missing: .*options of the query"):
-            spark.sql("INSERT INTO sink VALUES ('a')")
+        rows = spark.sql("SELECT 'c' AS data")
+        rows.writeTo("sink").options(uri=broker.uri, topic="trades.sql").append()
+        assert bodies(frame(spark, broker, topic="trades.sql")) == [b"a", b"b", b"c"]
+        followed = spark.readStream.options(**reading, startingOffsets="earliest").table("log")
+        stream = followed.selectExpr("CAST(data AS STRING) AS data").writeStream
+        stream = stream.trigger(availableNow=True).option("checkpointLocation", str(tmp_path))
+        finish(lambda: stream.options(uri=broker.uri, topic="trades.live").toTable("sink"))
+        assert bodies(frame(spark, broker, topic="trades.live")) == ROWS
+        without = r"uri is missing: .*options of the query only, none of CREATE TABLE: .*INSERT"
+        for write in (
+            "INSERT INTO sink VALUES ('a')",
+            f"CREATE TABLE kept USING amps OPTIONS ({options}) AS SELECT 'a' AS data",
+        ):
+            with pytest.raises(PySparkException, match=without):
+                spark.sql(write)
+        with pytest.raises(PySparkException, match=without):
+            rows.write.insertInto("sink")
     finally:
         for name in ("log", "sink"):
             spark.sql(f"DROP TABLE {name}")
