@@ -18,7 +18,7 @@ from haclient.errors import StoreCorrupt, StoreError
 from haclient.pyspark.journal import sealing
 from haclient.pyspark.journal.frames import JournalPlan
 from haclient.pyspark.journal.log import JournalLog
-from haclient.pyspark.journal.sealed import sealed_file, sealed_path, sums_path
+from haclient.pyspark.journal.sealed import checksums, sealed_file, sealed_path, sums_path
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import (
     JournalRangeReader,
@@ -120,6 +120,30 @@ def test_sealed_segments_are_read_from_their_files_with_the_same_rows(tmp_path: 
     assert read(tmp_path, maxPartitionBytes="1k", columns="data,position") == [
         (row[9], row[4]) for row in rows
     ]
+
+
+@pytest.mark.parametrize("columns", ["position", "sequence,topic", "data,position"])
+def test_of_a_sealed_segment_only_the_columns_that_are_asked_for_are_read(
+    tmp_path: Path, columns: str
+) -> None:
+    write(tmp_path)
+    rows = read(tmp_path, columns=columns)
+    sealed_and_spoilt(tmp_path)
+    for path in (tmp_path / "parquet").glob("*.parquet"):
+        data = bytearray(path.read_bytes())
+        footer = pq.read_metadata(path)
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            for column in map(group.column, range(group.num_columns)):
+                if column.path_in_schema not in columns.split(","):
+                    at = column.dictionary_page_offset or column.data_page_offset
+                    size = column.total_compressed_size
+                    data[at : at + size] = bytes(size)  # whoever reads it fails
+        path.write_bytes(data)
+        sums_path(path).write_bytes(checksums(path))
+    assert read(tmp_path, columns=columns) == rows
+    with pytest.raises(StoreCorrupt):  # neither the files nor the segments have all of them
+        read(tmp_path)
 
 
 def test_ranges_topics_and_times_of_sealed_segments_are_exact(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 from haclient import HAClient
 from haclient.client import Client
 from haclient.errors import StoreCorrupt, UsageError
+from haclient.pyspark.journal.records import record_offsets
 from haclient.pyspark.journal.source import (
     JournalDataSource,
     JournalRangeReader,
@@ -30,7 +31,14 @@ from haclient.pyspark.journal.source import (
 )
 from haclient.pyspark.rows import COLUMNS, DataLoss, signed
 from haclient_fake_server.config import BrokerConfig, SowTopic
-from haclient_fake_server.journal.format import SEGMENT_HEADER_BYTES, segment_name
+from haclient_fake_server.journal.format import (
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    JournalFormatError,
+    encode_block,
+    read_blocks,
+    segment_name,
+)
 from haclient_fake_server.server import BrokerServer
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.journals import FIRST_US, JournalWriter, deletion, message, model_rows
@@ -227,6 +235,30 @@ def test_a_segment_that_is_removed_while_it_is_read_is_left_out_if_that_is_accep
         else:
             with pytest.raises(DataLoss, match="was removed after the query was planned"):
                 rows_of(source, *splits)
+
+
+def test_of_a_journal_only_the_columns_that_are_asked_for_are_decoded(tmp_path: Path) -> None:
+    """A key is not as long as the record's header says: only who decodes it notices."""
+    write(tmp_path, 10)
+    path = tmp_path / segment_name(1)
+    data = bytearray(path.read_bytes())
+    *_, block = read_blocks(bytes(data), SEGMENT_HEADER_BYTES, segment=1)
+    at = record_offsets(bytes(data), [block])[-1] + RECORD_HEADER_BYTES
+    data[at - 4 : at - 2] = b"\xff\xff"  # the length of the key
+    data[block.offset : block.end] = encode_block(
+        bytes(data[block.start : block.end]),
+        count=block.records,
+        first_position=block.first_position,
+        segment=1,
+        offset=block.offset,
+    )
+    path.write_bytes(data)
+    assert positions(tmp_path) == [*range(1, 11)]
+    headers = "topic,bookmark,publisher_id,sequence,position,timestamp,command"
+    assert len(read_all(tmp_path, columns=headers)) == 10
+    for column in ("sow_key", "correlation_id", "data"):
+        with pytest.raises(JournalFormatError, match="lengths in a record header do not add up"):
+            read_all(tmp_path, columns=column)
 
 
 def test_damage_is_an_error_that_names_the_file_and_the_place(tmp_path: Path) -> None:
