@@ -12,14 +12,18 @@ import json
 import os
 import signal
 import sys
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, Self
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, Self
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import trio
 
@@ -28,8 +32,8 @@ from haclient.protocol.commands import Command
 from haclient.protocol.identity import publisher_id
 from haclient.pyspark import audit, read_journal
 from haclient.pyspark.rows import signed
+from haclient_fake_server.journal.format import segment_number
 from haclient_fake_server.testing.processes import BrokerProcess
-from haclient_stores.bookmark import EPOCH, Epoch
 from support.journals import ModelRow, model_rows
 from support.process import Child
 from support.publishing_driver import COMMIT, GATE, MARKERS, PUBLISHED, READ, Job, Stream
@@ -44,9 +48,9 @@ TOPIC = "orders"
 WEAK = "weak"  # of a stream that is at-least-once
 LANES = 4
 BATCHES = 5
-ROWS = 20_000  # of a batch
+ROWS, FEW_ROWS = 80_000, 20_000  # of a batch, and of one of the short form
 KEYS = 997
-FEW_ROWS = 1000  # of that stream
+WEAK_ROWS = 1000  # of that stream
 LIMIT_S = 300.0
 
 
@@ -95,7 +99,7 @@ def count(rows: list[ModelRow], expected: int) -> Count:
 
 
 class Broker:
-    """The broker that is published to, with a journal.
+    """The broker that is published to. It seals its log, and removes what nobody needs.
 
     Args:
         journal: Its directory.
@@ -103,12 +107,12 @@ class Broker:
 
     def __init__(self, journal: Path) -> None:
         self.journal = journal
-        self._process = BrokerProcess("--parquet", "--segment-bytes", "1000000", data_dir=journal)
-        self._seen = 0
-        self._bookmark: str | Epoch = EPOCH  # of the last one that was seen
+        options = ("--parquet", "--segment-bytes", "1000000", "--remove-after", "2")
+        self._process = BrokerProcess(*options, data_dir=journal)
 
     def __enter__(self) -> Self:
         self._process.start()
+        self.keep(after=0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,46 +122,112 @@ class Broker:
     def uri(self) -> str:
         return self._process.uri
 
+    def keep(self, *, after: int) -> None:
+        """Hold what follows a position: the sink asks the log for the rows of a batch."""
+        trio.run(partial(self._ask, "guards", name="sink", after=after))
+
     def wait_for_rows(self, rows: int, driver: Child) -> None:
         """Return when it has so many rows in its log.
 
         Raises:
             AssertionError: It takes too long, or the driver has ended a query meanwhile.
         """
-        trio.run(self._wait_for_rows, rows, driver)
-        if self._seen < rows:
-            said = driver.line() if driver.has_output else "nothing"
-            logged = sum(row.topic == TOPIC for row in model_rows(self.journal))
-            raise AssertionError(
-                f"of {rows} rows {logged} are logged and {self._seen} were received; the driver "
-                f"has said {said}; the end of what it has on stderr: {driver.err[-5000:]}"
-            )
+        logged = trio.run(self._wait, "last_position", rows, lambda: driver.has_output)
+        said = driver.line() if driver.has_output else "nothing"
+        assert logged >= rows, (
+            f"of {rows} rows {logged} are logged; the driver has said {said}; the end of what it "
+            f"has on stderr: {driver.err[-5000:]}"
+        )
 
-    async def _wait_for_rows(self, rows: int, driver: Child) -> None:
+    def wait_removed(self, position: int) -> None:
+        """Return when its oldest message has this position, or a later one."""
+        assert trio.run(self._wait, "oldest_position", position, lambda: False) >= position
+
+    async def _wait(self, name: str, value: int, gives_up: Callable[[], bool]) -> int:
+        """Wait until a number of its status is so high; what it is at the end."""
+        found = 0
         with trio.move_on_after(LIMIT_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._receive, rows, nursery.cancel_scope)
-                while not driver.has_output:  # noqa: ASYNC110 - a process
-                    await trio.sleep(0.5)
-                nursery.cancel_scope.cancel()
+            while found < value and not gives_up():
+                found = int((await self._ask("status"))[name])
+                await trio.sleep(0.5)
+        return found
 
-    async def _receive(self, rows: int, waits: trio.CancelScope) -> None:
+    async def _ask(self, topic: str, **parameters: object) -> dict[str, Any]:
+        command = Command("sow", topic=f"/HACLIENT/{topic}", data=json.dumps(parameters))
         async with Client("watcher") as client:
             await client.connect(self.uri)
             await client.logon()
-            command = Command("subscribe", topic=TOPIC, bookmark=self._bookmark)
-            async for message in await client.execute(command):
-                if message.kind == "ack":
-                    continue
-                self._seen += 1
-                self._bookmark = message.bookmark
-                if self._seen >= rows:
-                    break
-        waits.cancel()
+            async with await client.execute(command) as answers:
+                (found,) = [each.data async for each in answers if each.kind == "sow"]
+        answer: dict[str, Any] = json.loads(found)
+        return answer
 
     def stop(self) -> None:
         """End it, so that its journal is complete."""
         self._process.stop()
+
+
+class Snapshot(NamedTuple):
+    """What one query has found in the log.
+
+    Attributes:
+        rows: How many rows.
+        different: How many positions.
+        first: The first one.
+        last: The last one.
+        oldest_segment: The oldest one that was left when the query had ended.
+    """
+
+    rows: int
+    different: int
+    first: int
+    last: int
+    oldest_segment: int
+
+
+@contextmanager
+def snapshots(spark: SparkSession, journal: Path) -> Generator[list[Snapshot]]:
+    """Read a journal again and again while the block runs."""
+    found: list[Snapshot] = []
+    ends = threading.Event()
+    numbers = "count(1)", "count(DISTINCT position)", "min(position)", "max(position)"
+
+    def read() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ends.wait(1)  # the last one begins when the block has ended
+            row = read_journal(spark, journal, columns=["position"]).selectExpr(*numbers).head()
+            assert row is not None
+            rows, different, first, last = (int(each or 0) for each in row)
+            oldest = min(segments(journal))
+            found.append(Snapshot(rows, different, first, last, oldest))
+
+    with ThreadPoolExecutor(1) as pool:
+        reads = pool.submit(read)
+        try:
+            yield found
+        finally:
+            ends.set()
+        reads.result()
+
+
+def segments(journal: Path) -> list[int]:
+    """The numbers of the segments that are left."""
+    names = (path.name for path in journal.iterdir())
+    return sorted(number for name in names if (number := segment_number(name)) is not None)
+
+
+def logged_rows(journal: Path) -> list[ModelRow]:
+    """All rows, read without our readers; those of removed segments are left as Parquet."""
+    oldest = min(segments(journal))
+    rows: list[ModelRow] = []
+    for path in sorted(journal.glob("parquet/journal.*.parquet")):
+        if int(path.name.split(".")[1]) < oldest:
+            table = pq.read_table(path, columns=[*ModelRow._fields])
+            for row in table.drop_columns("timestamp").to_pylist():
+                row |= {name: row[name] % 2**64 for name in ("publisher_id", "sequence")}
+                rows.append(ModelRow(**row, timestamp=0))
+    return rows + model_rows(journal)
 
 
 class World:
@@ -167,11 +237,13 @@ class World:
         cluster: Where the drivers' executors run.
         folder: For everything.
         broker: That is published to.
+        rows: Of a batch.
     """
 
-    def __init__(self, cluster: StandaloneCluster, folder: Path, broker: Broker) -> None:
+    def __init__(self, cluster: StandaloneCluster, folder: Path, broker: Broker, rows: int) -> None:
         self.cluster = cluster
         self.broker = broker
+        self.rows = rows
         self.markers = folder / MARKERS
         self.markers.mkdir()
         self._folder = folder
@@ -218,6 +290,11 @@ class World:
             file.write_text("".join(lines))
             os.utime(file, (batch, batch))  # the source takes them by age
 
+    def wait_in_batch(self, batch: int, driver: Child) -> None:
+        """Wait until a good part of a batch is logged; what comes before it may be removed."""
+        self.broker.wait_for_rows(batch * self.rows + self.rows // 8, driver)
+        self.broker.keep(after=batch * self.rows)
+
     @contextmanager
     def driver(self, *streams: Stream) -> Generator[Child]:
         """A driver, killed with all of its processes at the end."""
@@ -246,12 +323,7 @@ class World:
         return self._folder / f"checkpoint-{topic}"
 
 
-def in_batch(batch: int) -> int:
-    """A number of rows: a good part of this batch is in the log, and a good part is not."""
-    return batch * ROWS + ROWS // 8
-
-
-def expected_publishes(spark: SparkSession, query_id: str) -> DataFrame:
+def expected_publishes(spark: SparkSession, query_id: str, rows: int) -> DataFrame:
     """What each lane has to publish with which sequence, in the form of audit logs.
 
     It follows the documents and shares no code with the sink.
@@ -266,14 +338,14 @@ def expected_publishes(spark: SparkSession, query_id: str) -> DataFrame:
     sequences: list[int] = []
     for batch in range(BATCHES):
         last = [batch << 32] * LANES
-        for number in range(batch * ROWS, (batch + 1) * ROWS):
+        for number in range(batch * rows, (batch + 1) * rows):
             at = lanes[number % KEYS]
             last[at] += 1
             publishers.append(ids[at])
             sequences.append(last[at])
-    rows = spark.createDataFrame(pa.table({"publisher_id": publishers, "sequence": sequences}))
+    made = spark.createDataFrame(pa.table({"publisher_id": publishers, "sequence": sequences}))
     now = sf.current_timestamp()
-    return rows.select(
+    return made.select(
         "*", sf.lit(TOPIC).alias("topic"), now.alias("published_at"), now.alias("acked_at")
     )
 
@@ -287,30 +359,60 @@ class Published:
         query_id: Of the stream to `TOPIC`.
         reads: How many partitions each start of that stream has read.
         not_happened: The faults that were planned, and have not happened.
+        expected: How many rows were to be published to it.
         rows: By topic, what is in the journal, in its order.
+        snapshots: What was read meanwhile.
     """
 
     journal: Path
     query_id: str
     reads: list[str]
     not_happened: list[str]
+    expected: int
     rows: dict[str, list[ModelRow]]
+    snapshots: list[Snapshot]
 
 
 @pytest.fixture(scope="module")
 def published(
-    cluster: StandaloneCluster, tmp_path_factory: pytest.TempPathFactory
-) -> Generator[Published]:
-    """Publish all rows while executors, tasks, a commit and the driver fail."""
+    cluster: StandaloneCluster,
+    spark: SparkSession,
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    full_length: bool,
+) -> Published:
+    """Publish all rows while executors, tasks, a commit and the driver fail, and read them."""
     folder = tmp_path_factory.mktemp("published")
     with Broker(folder / "journal") as broker:
-        yield publish_with_faults(World(cluster, folder, broker))
+        world = World(cluster, folder, broker, ROWS if full_length else FEW_ROWS)
+        with snapshots(spark, broker.journal) as found:
+            reads = publish_with_faults(world)
+            last = BATCHES * world.rows
+            broker.keep(after=last)
+            broker.wait_removed(last - world.rows // 2)
+        broker.stop()
+    rows: defaultdict[str, list[ModelRow]] = defaultdict(list)
+    for row in logged_rows(broker.journal):
+        rows[row.topic].append(row)
+    return Published(
+        journal=broker.journal,
+        query_id=world.query_id(TOPIC),
+        reads=reads,
+        not_happened=[each.name for each in world.markers.glob("[!g]*")],  # all but the gates
+        expected=last,
+        rows=rows,
+        snapshots=found,
+    )
 
 
-def publish_with_faults(world: World) -> Published:
-    """One stream with one fault after the other, then a short one that is at-least-once."""
-    world.write_batches(TOPIC, BATCHES, ROWS)
-    world.write_batches(WEAK, 1, FEW_ROWS)
+def publish_with_faults(world: World) -> list[str]:
+    """One stream with one fault after the other, then a short one that is at-least-once.
+
+    Returns:
+        How many partitions each start of the first one has read.
+    """
+    world.write_batches(TOPIC, BATCHES, world.rows)
+    world.write_batches(WEAK, 1, WEAK_ROWS)
     commits = [COMMIT.format(topic=topic, batch=batch) for topic, batch in ((TOPIC, 3), (WEAK, 0))]
     world.plan(READ, PUBLISHED, *commits)
     with ExitStack() as stack:
@@ -318,12 +420,12 @@ def publish_with_faults(world: World) -> Published:
         driver = stack.enter_context(world.driver(world.stream(TOPIC, reads=(3, 7))))
         reads = [driver.line(limit_s=LIMIT_S)]
         for batch, place in ((1, 0), (2, -1)):
-            world.broker.wait_for_rows(in_batch(batch), driver)
+            world.wait_in_batch(batch, driver)
             os.kill(world.cluster.executors()[place], signal.SIGKILL)
             gates[batch].close()
         assert driver.line(limit_s=LIMIT_S).startswith("failed ")  # in the commit of batch 3
         reads.append(driver.line(limit_s=LIMIT_S))
-        world.broker.wait_for_rows(in_batch(4), driver)
+        world.wait_in_batch(4, driver)
         kill_session(driver.pid)  # its executors may publish the rest of the batch
     weak = world.stream(WEAK, reads=(1, 1), is_exactly_once=False)
     with world.driver(world.stream(TOPIC, reads=(2,)), weak) as driver:
@@ -331,17 +433,7 @@ def publish_with_faults(world: World) -> Published:
         assert driver.line(limit_s=LIMIT_S) == f"done {TOPIC}"
         said = [driver.line(limit_s=LIMIT_S).partition(" ")[0] for _ in range(4)]
         assert said == ["reads", "failed", "reads", "done"]
-    world.broker.stop()
-    rows: defaultdict[str, list[ModelRow]] = defaultdict(list)
-    for row in model_rows(world.broker.journal):
-        rows[row.topic].append(row)
-    return Published(
-        journal=world.broker.journal,
-        query_id=world.query_id(TOPIC),
-        reads=reads,
-        not_happened=[each.name for each in world.markers.glob("[!g]*")],  # all but the gates
-        rows=rows,
-    )
+    return reads
 
 
 def test_every_planned_fault_has_happened(published: Published) -> None:
@@ -353,7 +445,8 @@ def test_every_planned_fault_has_happened(published: Published) -> None:
 def test_every_row_is_once_in_the_journal_and_each_lane_in_order(published: Published) -> None:
     rows = published.rows[TOPIC]
     assert len({row.publisher_id for row in rows}) == LANES
-    assert count(rows, BATCHES * ROWS) == Count(BATCHES * ROWS, lost=0, repeated=0, disordered=0)
+    wanted = published.expected
+    assert count(rows, wanted) == Count(wanted, lost=0, repeated=0, disordered=0)
 
 
 @pytest.mark.row("SK4")
@@ -363,15 +456,35 @@ def test_the_audit_finds_each_row_where_its_lane_has_to_have_it(
     columns = ["topic", "publisher_id", "sequence", "position", "command", "timestamp"]
     journal = read_journal(spark, published.journal, columns=columns, topic=TOPIC)
     assert [*published.journal.glob("parquet/journal.*")]
-    publishes = expected_publishes(spark, published.query_id).persist()  # read several times
+    publishes = expected_publishes(
+        spark, published.query_id, published.expected // BATCHES
+    ).persist()  # read several times
     verdict = audit(journal, publishes=publishes)
     assert verdict.is_good, verdict.violations[:5]
-    assert verdict.facts["messages"] == verdict.facts["acknowledged"] == BATCHES * ROWS
+    assert verdict.facts["messages"] == verdict.facts["acknowledged"] == published.expected
+
+
+def test_each_row_is_once_in_what_is_read_while_the_broker_seals_and_removes(
+    published: Published, spark: SparkSession
+) -> None:
+    found = published.snapshots
+    assert all(
+        each.rows == each.different == each.last - each.first + 1 for each in found if each.rows
+    ), found
+    assert {each.first for each in found} <= {0, 1}
+    assert [each.last for each in found] == sorted(each.last for each in found)
+    assert found[0].oldest_segment == 1 < found[-1].oldest_segment
+    assert found[-1].last >= published.expected
+    number = "CAST(get_json_object(CAST(data AS STRING), '$.n') AS BIGINT) AS n"
+    rows = read_journal(spark, published.journal, columns=["data"], topic=TOPIC).selectExpr(number)
+    row = rows.selectExpr("count(n)", "count(DISTINCT n)", "min(n)", "max(n)").head()
+    assert row is not None
+    assert tuple(row) == (published.expected, published.expected, 0, published.expected - 1)
 
 
 def test_the_count_finds_what_a_stream_that_is_at_least_once_repeats(published: Published) -> None:
-    found = count(published.rows[WEAK], FEW_ROWS)
+    found = count(published.rows[WEAK], WEAK_ROWS)
     # By the commit that has crashed, and by each query that was started again (`finish`).
-    repeats = found.repeated // FEW_ROWS
+    repeats = found.repeated // WEAK_ROWS
     assert repeats >= 1
-    assert found == Count(FEW_ROWS, lost=0, repeated=repeats * FEW_ROWS, disordered=repeats)
+    assert found == Count(WEAK_ROWS, lost=0, repeated=repeats * WEAK_ROWS, disordered=repeats)
