@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -47,6 +48,7 @@ from haclient.pyspark import (
     register,
     sow_as_of,
 )
+from haclient.pyspark.journal.log import JournalLog
 from haclient.pyspark.journal.sealing import seal_journal
 from haclient.pyspark.journal.source import JournalRangeReader, JournalSettings
 from haclient.pyspark.rows import COLUMNS, schema_ddl
@@ -58,6 +60,7 @@ TOPIC = "orders"
 KEYS = 1000
 TIMEOUT_MS = 600_000
 SINK = "sink, exactly-once"
+SEALING = "sealing"
 AUDITED = ("publisher_id", "sequence", "position")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TOUCHED = (
@@ -265,6 +268,16 @@ async def _receive(uri: str, count: int) -> None:
                     return
 
 
+def _seal_again(journal: Path) -> None:
+    shutil.rmtree(journal / "parquet")
+    seal_journal(journal)
+
+
+def _sealed_rows(journal: Path) -> int:
+    manifests = JournalLog(journal).manifests
+    return sum(each.next_position - each.first_position for each in manifests if each.sealed)
+
+
 def _prepare(spark: SparkSession, rows: int, scratch: Path) -> DataFrame:
     """The rows that are published, in files, so that making them is not measured."""
     path = str(scratch / f"input-{rows}")
@@ -285,7 +298,7 @@ def _prepare(spark: SparkSession, rows: int, scratch: Path) -> DataFrame:
     return spark.read.parquet(path)
 
 
-def _publish(frame: DataFrame, uri: str, lanes: int) -> None:
+def _publish(frame: DataFrame, uri: str, *, lanes: int, **options: str) -> None:
     publish_frame(
         frame,
         uri=uri,
@@ -294,6 +307,7 @@ def _publish(frame: DataFrame, uri: str, lanes: int) -> None:
         order_by="id",
         lanes=lanes,
         flushTimeoutMs=TIMEOUT_MS,
+        **options,
     ).save()
 
 
@@ -327,6 +341,7 @@ def _queries(
     seal_journal(sealed)
     dated, numbers = str(scratch / f"dated-{rows}"), count()
     return {
+        SEALING: lambda: _seal_again(sealed),
         "constant source": lambda: _touch(constant(*COLUMNS)),
         "constant source, 3 columns": lambda: _touch_three(constant(*AUDITED)),
         "journal source": lambda: _touch(files()),
@@ -339,6 +354,7 @@ def _queries(
         "audit of the directory": lambda: audit(journal),
         "audit of the directory, sealed": lambda: audit(sealed),
         "all columns, from Parquet": lambda: _touch(parquet),
+        "3 columns, from Parquet": lambda: _touch_three(parquet),
         "reconcile, from Parquet": lambda: reconcile(parquet, parquet),
         "sow_as_of, from Parquet": lambda: _write_nowhere(sow_as_of(keyed)),
         "export, from the journal": lambda: export(files(), f"{dated}-{next(numbers)}"),
@@ -379,6 +395,31 @@ def _session() -> SparkSession:
     return spark
 
 
+def _fill(
+    rates: Rates,
+    rows: DataFrame,
+    given: argparse.Namespace,
+    names: tuple[str, ...],
+    journal: Path,
+) -> None:
+    """Publish all rows in each way, always into a new log; the last log stays."""
+    writes: dict[str, Callable[[str], object]] = {
+        f"{SINK}, 4 lanes, verified": partial(_publish, rows, lanes=4, verifyResume="true"),
+        f"{SINK}, 4 lanes, not verified": partial(_publish, rows, lanes=4, verifyResume="false"),
+        SINK: partial(_publish, rows, lanes=given.lanes),
+    }
+    for number in range(given.rounds + 1):
+        for name, write in writes.items():
+            # Without the sink's own row, one run fills the log.
+            if name.startswith(names) or (name == SINK and number == given.rounds):
+                shutil.rmtree(journal, ignore_errors=True)
+                with (
+                    BrokerProcess(data_dir=journal) as broker,
+                    rates.measure(name, given.rows, broker),
+                ):
+                    write(broker.uri)
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pyspark_rates")
@@ -395,21 +436,15 @@ def main() -> None:
         rows = _prepare(spark, given.rows, scratch)
         journal = scratch / "journal"
         names = tuple(given.only) or ("",)
-        # Without the sink's own row, one run fills the log.
-        fills = given.rounds + 1 if SINK.startswith(names) else 1
-        for _ in range(fills):
-            shutil.rmtree(journal, ignore_errors=True)  # the last log stays
-            with (
-                BrokerProcess(data_dir=journal) as broker,
-                rates.measure(SINK, given.rows, broker),
-            ):
-                _publish(rows, broker.uri, given.lanes)
+        _fill(rates, rows, given, names, journal)
         with BrokerProcess(data_dir=journal) as broker:
             queries = _queries(spark, broker.uri, journal, given.rows, scratch)
             for _ in range(given.rounds + 1):
                 for name, query in queries.items():
-                    if name.startswith(names):
-                        with rates.measure(name, given.rows, broker):
+                    # So few rows may be in one segment that none is sealed.
+                    size = _sealed_rows(journal) if name == SEALING else given.rows
+                    if size and name.startswith(names):
+                        with rates.measure(name, size, broker):
                             query()
             memory = _memory(spark, rates, journal)
     spark.stop()
