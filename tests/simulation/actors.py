@@ -53,6 +53,7 @@ UNLOGGED_TOPIC: Final = "elsewhere"
 
 _LOGGED: Final = f"^(orders|state|{JOBS_TOPIC}|{DEAD_TOPIC}|{POINTS_TOPIC})$"
 _JOURNAL_BYTES: Final = (128 * 1024, 4 * 1024)
+_OFFLINE_BYTES: Final = (16 * 2**20, 9 * 1024, 20 * 1024)
 
 
 def uri(broker: str) -> str:
@@ -74,6 +75,8 @@ class Counts:
     failovers: int = 0
     moves: int = 0
     crashes: int = 0
+    removed: int = 0
+    offlined: int = 0
 
 
 class Chooser(DefaultServerChooser):
@@ -158,7 +161,7 @@ class Broker(Program):
         self._clock_us = clock_us
         self.server: BrokerServer | None = None
         self.clock_ahead_us = 0
-        self._missing = 0
+        self._missing = self._offlined = 0
         self._life: Life | None = None
         self._faults = 0
         self._config = BrokerConfig(
@@ -176,6 +179,7 @@ class Broker(Program):
             segment_bytes=Random(f"journal {plan.seed}").choice(_JOURNAL_BYTES),
             high_water_bytes=8 * 1024,
             low_water_bytes=2 * 1024,
+            offline_bytes=Random(f"offline {plan.seed}").choice(_OFFLINE_BYTES),
             query_step_bytes=1600,  # about three records
             redial_max_s=0.5,
             dial_timeout_s=2.0,
@@ -207,6 +211,13 @@ class Broker(Program):
         return self._missing + (0 if self.server is None else self.server.missing)
 
     @property
+    def offlined(self) -> int:
+        """How often it has put what a slow client did not read into a file."""
+        if self.server is None:
+            return self._offlined
+        return self._offlined + int(self.server.rows("instance")[0]["times_offline"])
+
+    @property
     def faults(self) -> int:
         """How many connections it has ended for a fault of its own, and not of its disk."""
         if self.server is None or self._life is None or self._life.disk.failures:
@@ -215,7 +226,7 @@ class Broker(Program):
 
     @override
     def crashed(self, *, power: bool) -> None:
-        self._missing, self._faults = self.missing, self.faults
+        self._missing, self._faults, self._offlined = self.missing, self.faults, self.offlined
         self.server = None
 
 

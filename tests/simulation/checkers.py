@@ -32,6 +32,7 @@ from simulation.history import (
     Fact,
     MessageId,
     Point,
+    Removed,
     Resumed,
 )
 
@@ -228,6 +229,7 @@ def _passed(
 def skipped(facts: Sequence[Fact]) -> Iterator[str]:
     """What was delivered and not discarded before the last restart came again after it."""
     abandoned = _abandoned(facts)
+    removed: set[MessageId] = set()
     open_: dict[str, set[MessageId]] = defaultdict(set)
     awaited: dict[str, set[MessageId]] = defaultdict(set)
     done: dict[str, set[MessageId]] = defaultdict(set)
@@ -243,7 +245,9 @@ def skipped(facts: Sequence[Fact]) -> Iterator[str]:
                 done[fact.subscription] |= fact.messages
             case Resumed():
                 open_[fact.subscription] -= done[fact.subscription]
-                awaited[fact.subscription] = open_[fact.subscription] - abandoned
+                awaited[fact.subscription] = open_[fact.subscription] - abandoned - removed
+            case Removed():  # all were discarded; a crash may have returned some
+                removed |= fact.messages
             case _:
                 pass
     for subscription, messages in awaited.items():

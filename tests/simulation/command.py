@@ -44,6 +44,8 @@ class Summary:
     repeated: int
     redelivered: int
     passed_abandoned: int
+    removed: int
+    offlined: int
 
 
 def run_seed(seed: int, mutation: str = "") -> Summary:
@@ -61,6 +63,8 @@ def run_seed(seed: int, mutation: str = "") -> Summary:
         repeated=beyond.repeated_after_crash,
         redelivered=beyond.redelivered_undiscarded,
         passed_abandoned=beyond.passed_abandoned,
+        removed=counts.removed,
+        offlined=counts.offlined,
     )
 
 
@@ -165,6 +169,8 @@ def _totals(summaries: list[Summary]) -> dict[str, float]:
         "crashes": sum(each.crashes for each in summaries),
         "virtual_s": round(sum(each.virtual_s for each in summaries), 1),
         "passed_abandoned": sum(each.passed_abandoned for each in summaries),
+        "removed": sum(each.removed for each in summaries),
+        "offlined": sum(each.offlined for each in summaries),
     }
 
 
@@ -174,8 +180,9 @@ def _tell(totals: dict[str, float], options: argparse.Namespace) -> None:
         return
     _say(
         "{seeds} seeds, {failures} failures: {messages} messages, {failovers} fail-overs and "
-        "{crashes} crashes in {virtual_s} virtual seconds; beyond the promise: {passed_abandoned} "
-        "abandoned messages were passed by a recovery point".format(**totals)
+        "{crashes} crashes in {virtual_s} virtual seconds, {removed} messages removed and "
+        "{offlined} clients taken offline; beyond the promise: {passed_abandoned} abandoned "
+        "messages were passed by a recovery point".format(**totals)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 __all__ = [
@@ -26,8 +26,10 @@ __all__ = [
     "LinkOpened",
     "MessageId",
     "Point",
+    "Removed",
     "Resumed",
     "Unsubscribed",
+    "text_of",
 ]
 
 JOBS_TOPIC: Final = "jobs"
@@ -130,6 +132,14 @@ class Point:
 
     subscription: str
     bookmarks: str
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A broker was asked to remove these messages from its log: it may not send them again."""
+
+    broker: str
+    messages: frozenset[MessageId]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +261,7 @@ Fact: TypeAlias = (
     | Discarded
     | DiscardsLost
     | Point
+    | Removed
     | LinkOpened
     | LinkClosed
     | Leased
@@ -261,6 +272,13 @@ Fact: TypeAlias = (
     | Calmed
     | Drained
 )
+
+
+def text_of(fact: Fact) -> str:
+    """A fact in a line, the same in every process: the order of a set is not."""
+    values = ((each.name, getattr(fact, each.name)) for each in fields(fact))
+    shown = (f"{n}={sorted(v) if isinstance(v, frozenset) else v!r}" for n, v in values)
+    return f"{type(fact).__name__}({', '.join(shown)})"
 
 
 class History:

@@ -31,8 +31,8 @@ from haclient.transport import (
     reconnector,
     store_maintenance,
 )
-from haclient_fake_server import hub
-from haclient_fake_server.engine import persisted_acks, publishers
+from haclient_fake_server import hub, server, session
+from haclient_fake_server.engine import broker, holders, persisted_acks, publishers
 from haclient_fake_server.engine.replication import destination, durability, receiver
 from haclient_fake_server.journal import files as journal_files
 from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
@@ -308,6 +308,40 @@ def _points_count_for_more(stack: contextlib.ExitStack) -> None:
             tracker.seen = {publisher: seen + 2 for publisher, seen in tracker.seen.items()}
 
     took = replace_attribute(stack, tracked_store.TrackedBookmarkStore, "seed", recovered)
+
+
+@_mutation("a slow client does not get what was queued for it when it is taken offline")
+def _queued_is_lost_offline(stack: contextlib.ExitStack) -> None:
+    def take_offline(self: Ours, queue: Ours) -> None:
+        self.unsent_bytes -= sum(map(len, self._chunks))
+        self._chunks.clear()
+        taken(self, queue)
+
+    taken = replace_attribute(stack, session.Session, "take_offline", take_offline)
+
+
+@_mutation("a broker that was told to accept connections again does not")
+def _transports_stay_disabled(stack: contextlib.ExitStack) -> None:
+    def set_transport(self: Ours, uri: str, *, enabled: bool) -> None:
+        if not enabled:
+            disable(self, uri, enabled=False)
+
+    disable = replace_attribute(stack, server.BrokerServer, "set_transport", set_transport)
+
+
+@_mutation(
+    "old files of the log are removed although somebody needs them",
+    stories.removed_before_replication,
+)
+def _removals_without_asking(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, broker, "log_holder", lambda *_, **__: "")
+
+
+@_mutation(
+    "old files of the log are removed although a replay needs them", stories.removed_beside_readers
+)
+def _removals_beside_readers(stack: contextlib.ExitStack) -> None:
+    replace_attribute(stack, holders, "_reader", lambda *_: "")
 
 
 @_mutation(

@@ -49,10 +49,19 @@ FAULTS: Final = (
     "step_clock",
     "archive",
     "compress",
+    "remove",
+    "transport",
 )
 """Kinds of faults, as steps; `simulator` says what they mean."""
 
-_WEIGHTS: Final = {"kill_broker": 5.0, "reset": 2.0, "cut": 2.0, "end": 2.0, "archive": 2.0}
+_WEIGHTS: Final = {
+    "kill_broker": 5.0,
+    "reset": 2.0,
+    "cut": 2.0,
+    "end": 2.0,
+    "archive": 2.0,
+    "remove": 4.0,
+}
 _TOPICS: Final = ("orders", "orders", "state", "^(orders|state)$")
 _PUBLISH_STORES: Final[tuple[PublishStoreKind, ...]] = (
     *("file", "file", "file", "ring", "hybrid", "memory", "ring_memory"),
@@ -269,7 +278,7 @@ def _fault(  # noqa: C901  one case for each kind
             node = chance.choice(("", "", *plan.brokers))
         case "cut":
             node, count = chance.choice(clients), chance.randrange(1, 3000)
-        case "flap" | "archive" | "compress":
+        case "flap" | "archive" | "compress" | "remove" | "transport":
             node, count = chance.choice(plan.brokers), chance.randrange(3)
         case "slow":
             node, seconds = chance.choice(clients), chance.choice((0.0, 0.02, 0.3))

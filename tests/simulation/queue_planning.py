@@ -190,6 +190,7 @@ def _served(plan: Plan) -> Plan:
 _KINDS: Final = (
     *("kill", "kill_broker", "power", "power_broker", "reset", "end", "cut", "flap", "silence"),
     *("partition", "partition_one_way", "slow", "lag", "disk_broker", "clock", "step_clock"),
+    *("remove", "transport"),
 )
 
 

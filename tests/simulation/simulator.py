@@ -21,7 +21,10 @@ syncs every batch, which is what it promises to survive; clients do with any sto
 These have stores that survive their processes. One that does not could publish at the restored
 broker before that one has caught up, which then never takes what came before.
 
-*Logs* of brokers have small files in some plans; full ones are archived and compressed at any time.
+*Logs* of brokers have small files in some plans; full ones are archived and compressed at any time,
+and removed when no subscriber needs them any more (`removing`).
+
+*Brokers* put what slow clients do not read into files, and accept no connections for a while.
 
 *Stores* (`store_kinds`) are all that there are, of every durability: publishes in files, in a ring,
 in memory, in memory that spills into files, with and without a limit, at which they wait or raise;
@@ -83,17 +86,28 @@ from haclient.errors import PublishGap, UsageError
 from haclient.transport import store_maintenance
 from haclient.transport.links.memory_network import MemoryConnection
 from haclient.transport.tasks import unwrapped
+from haclient_fake_server import offline_queue
 from haclient_fake_server.admin import JournalAction
 from haclient_stores.errors import StoreError, StoreLocked
 from simulation import checkers, queue_checkers
 from simulation.actors import Broker, Counts, Reader, Surroundings
 from simulation.consuming import Consumer, LinkBook
 from simulation.draining import drained
-from simulation.history import Abandoned, Disturbed, Drained, History, MessageId, Resumed
+from simulation.history import (
+    Abandoned,
+    Disturbed,
+    Drained,
+    Fact,
+    History,
+    MessageId,
+    Resumed,
+    text_of,
+)
 from simulation.inspection import dead_letters_of, log_of, sizes, sow_of
 from simulation.nodes import Life, Node
 from simulation.plans import Plan, Step
 from simulation.publishing import Publisher
+from simulation.removing import Removals
 from simulation.subscribing import Subscriber
 from simulation.surviving import BOOKMARK_GROUP_S
 from simulation.wires import Wires
@@ -104,6 +118,8 @@ LIVENESS_S: Final = 60.0
 """Virtual seconds within which everything is delivered once faults have stopped."""
 
 _FLAP_S: Final = 0.08
+_REMOVAL_S: Final = 0.01
+_OFFLINE_BLOCK_BYTES: Final = 1024
 _STORM_S: Final = 5.0
 _STORM: Final = 40  # two clients of one node, both of whose servers flap, come to 26
 _SETTLED_FOR_S: Final = 2.0
@@ -131,7 +147,7 @@ class Outcome:
     """
 
     failures: list[str] = field(default_factory=list[str])
-    trace: list[tuple[float, object]] = field(default_factory=list[tuple[float, object]])
+    trace: list[tuple[float, str | Fact]] = field(default_factory=list[tuple[float, str | Fact]])
     counts: Counts = field(default_factory=Counts)
     beyond: checkers.Beyond = field(default_factory=checkers.Beyond)
     virtual_s: float = 0.0
@@ -142,7 +158,7 @@ class Outcome:
     def lines(self) -> Iterator[str]:
         """The trace, to be read."""
         for at, what in self.trace:
-            yield f"{at:10.4f} {what}"
+            yield f"{at:10.4f} {what if isinstance(what, str) else text_of(what)}"
 
     @property
     def digest(self) -> str:
@@ -177,6 +193,8 @@ def _deterministic(seed: int) -> Generator[None]:
     scheduler._r.seed(seed)
     vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
     vars(store_maintenance)["_BOOKMARKS_EVERY_S"] = BOOKMARK_GROUP_S
+    block_bytes = offline_queue.BLOCK_BYTES
+    vars(offline_queue)["BLOCK_BYTES"] = _OFFLINE_BLOCK_BYTES
     trio.to_thread.run_sync = run_inline  # type: ignore[assignment]  # the same, but for threads
     try:
         yield
@@ -184,6 +202,7 @@ def _deterministic(seed: int) -> Generator[None]:
         scheduler._r.setstate(state)
         vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = allowed
         vars(store_maintenance)["_BOOKMARKS_EVERY_S"] = every_s
+        vars(offline_queue)["BLOCK_BYTES"] = block_bytes
         trio.to_thread.run_sync = threads
 
 
@@ -198,6 +217,8 @@ class Run:
         self._hurry: list[trio.CancelScope] = []
         self._gaps: list[PublishGap] = []
         self._dead: list[queue_checkers.DeadLetter] = []
+        self._removals = Removals(self)
+        self._all: dict[str, list[checkers.LogRecord]] = {}  # with what was removed
 
     async def run(self) -> None:
         """Everything."""
@@ -263,7 +284,7 @@ class Run:
         self.history.add(Disturbed(now, now + _DOWN_S))
         self.nodes[name].crash(power=False, down_s=_DOWN_S)
 
-    def _say(self, what: object) -> None:
+    def _say(self, what: str | Fact) -> None:
         self.outcome.trace.append((trio.current_time(), what))
 
     # -- the script -----------------------------------------------------------
@@ -369,6 +390,31 @@ class Run:
                 server.begin_journal_action(action, str(row["number"]))
 
     do_compress = do_archive
+
+    def do_remove(self, step: Step) -> None:
+        """Remove the oldest files of a broker's log, one after the other."""
+        beside_readers = step.other == "beside readers"
+
+        def remove() -> None:
+            self._removals.remove_oldest(step.node, self._wants(), beside_readers=beside_readers)
+
+        for number in range(step.count + 1):
+            self._later(number * _REMOVAL_S, remove)
+
+    def do_transport(self, step: Step) -> None:
+        """For a while a broker accepts no connections; the odd ones lose those that they have."""
+        server = self.brokers[step.node].server
+        if server is None:
+            return
+
+        def switch(*, enabled: bool) -> None:
+            for where in server.uris:
+                server.set_transport(where, enabled=enabled)
+
+        switch(enabled=False)
+        self._later(step.seconds, partial(switch, enabled=True))
+        if step.count % 2:
+            self.wires.reset(step.node)
 
     def do_kill(self, step: Step) -> None:
         self._target(step).crash(power=False, down_s=step.seconds)
@@ -544,7 +590,10 @@ class Run:
         """Compare the replicas, and look at what everybody holds at rest."""
         failures, facts = self.outcome.failures, self.history.facts
         abandoned = frozenset(fact.message for fact in facts if isinstance(fact, Abandoned))
-        self.outcome.logs = logs = {name: await log_of(name) for name in self.plan.brokers}
+        self.outcome.logs = {name: await log_of(name) for name in self.plan.brokers}
+        removed = {name: self._removals.removed_from(name) for name in self.plan.brokers}
+        self.outcome.counts.removed = sum(map(len, removed.values()))
+        self._all = logs = {name: removed[name] + log for name, log in self.outcome.logs.items()}
         failures.extend(checkers.agreement(logs, abandoned))
         missing = {name: broker.missing for name, broker in self.brokers.items()}
         # Recovery points and what queues write are records, too.
@@ -578,6 +627,7 @@ class Run:
             outcome.counts.crashes += node.crashes
             outcome.failures.extend(node.complaints)
         for name, broker in self.brokers.items():
+            outcome.counts.offlined += broker.offlined
             if broker.faults:
                 outcome.failures.append(f"crash: {name}: {broker.faults} internal errors")
         for reader in self.readers.values():
@@ -606,7 +656,7 @@ class Run:
     def _check_queues(self) -> Iterator[Iterator[str]]:
         facts, dead = self.history.facts, self._dead
         queues = {each.name: each for each in self.plan.queues}
-        log = self.outcome.logs.get(self.plan.brokers[0], ())
+        log = self._all.get(self.plan.brokers[0], ())
         places: dict[MessageId, int] = {message: at for at, (_, message) in enumerate(log)}
         pools = {each.name for each in self.plan.consumers if each.workers > 1}
         cutting = {

@@ -34,6 +34,8 @@ __all__ = [
     "no_message_last",
     "powerless",
     "recycled",
+    "removed_before_replication",
+    "removed_beside_readers",
     "replaced",
     "restored",
     "slow_reader",
@@ -67,6 +69,7 @@ def story_plan_of(seed: int) -> Plan | None:
         *(late_publisher, late_publisher, cut_off_replay, slow_reader, recycled, replaced),
         *(flapping, restored, no_message_last, half_received, unstored, late_logon),
         *(unacknowledged, powerless, failing_disk, forked),
+        *(removed_beside_readers, removed_before_replication),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -334,6 +337,44 @@ def slow_reader(seed: int, chance: Random) -> Plan:
             step_of(kind, "s1", after=chance.uniform(0.5, 3.0)),
         ]
     return _scripted(plan, [*script, step_of("wait", "", after=5.0)])
+
+
+def removed_beside_readers(seed: int, chance: Random) -> Plan:
+    """Old files of the log are removed while a slow subscriber reads it; it stays connected."""
+    plan = slow_reader(seed, chance)
+    script = [step_of("slow", "s1", seconds=0.1), step_of("publish", "p1", count=5, after=0.5)]
+    for _ in range(chance.randint(2, 4)):
+        script.append(step_of("publish", "p1", count=300, after=1.0))
+        script += [
+            step_of(
+                "remove", "b1", other="beside readers", count=30, after=chance.uniform(0.0, 1.0)
+            )
+            for _ in range(3)
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=5.0)])
+
+
+def removed_before_replication(seed: int, chance: Random) -> Plan:
+    """Old files of a log are removed while another broker does not get what is in them."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=chance.choice((_BOTH_WAYS, _ASYNC_BOTH_WAYS)),
+        publishers=(PublisherPlan(name="p1", store="file", servers=("b1",), pad=400),),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,), eager=1.0),),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script: list[Step] = []
+    for _ in range(3):
+        script += [
+            step_of("publish", "p1", count=chance.choice((5, 40)), after=1.0),
+            step_of("partition", "b1", other="b2", seconds=4.0, after=chance.uniform(0.0, 0.2)),
+            step_of("publish", "p1", count=40, after=0.1),
+            step_of("remove", "b1", count=30, after=chance.uniform(0.5, 3.0)),
+            step_of("kill", chance.choice(("b1", "b2")), seconds=0.5, after=1.0),
+            step_of("remove", "b1", count=30, after=5.0),
+        ]
+    return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
 
 
 def recycled(seed: int, chance: Random) -> Plan:

@@ -17,6 +17,7 @@ from simulation.history import (
     Fact,
     MessageId,
     Point,
+    Removed,
     Resumed,
 )
 
@@ -125,6 +126,7 @@ def test_it_is_found(check: Check, facts: list[Fact]) -> None:
         (checkers.skipped, [got(ONE), Abandoned(ONE), Resumed("s", 2)]),
         (checkers.skipped, [got(ONE), Resumed("s", 2), Resumed("s", 3), got(ONE, 3)]),
         (checkers.skipped, [*FOUND_ELSEWHERE, Resumed("s", 3)]),
+        (checkers.skipped, [got(ONE), Removed("b1", frozenset({ONE})), Resumed("s", 2)]),
         (checkers.recovery_points, [*FOUND_ELSEWHERE, Point("s", "7|1|")]),
     ],
 )
