@@ -223,7 +223,8 @@ def _is_given_back(lease: _Lease, by: _Lease, then: Leased, queue: QueuePlan) ->
         return False
     sent = _sent(queue, leased)
     is_theirs = (finished.consumer, finished.link) == (leased.consumer, leased.link)
-    is_in_time = finished.at >= (leased.at if sent is None else sent - _SLACK_S)
+    # A cancel may have been on its way when the lease began.
+    is_in_time = finished.at >= (leased.at if sent is None else sent - QUICK_ACK_S)
     return is_in_time and (is_theirs or queue.leasing == "sublet")
 
 

@@ -63,6 +63,12 @@ def finished(
     return Finished(by, link, "work", message, how, at, int(by[1:]))
 
 
+def cancelled_at(at: float) -> list[Fact]:
+    """A lease ends while its cancel is on its way, which then ends the next one of its consumer."""
+    again = (leased(11.05, sent=11.0), leased(11.3, sent=11.06))
+    return [leased(1.0), finished(at, "failed"), *again]
+
+
 def closed(at: float, by: Literal["broker", "client"] = "broker", of: str = "c1") -> LinkClosed:
     return LinkClosed(of, 1, by, at)
 
@@ -140,6 +146,7 @@ def barriers(facts: Sequence[Fact], queues: dict[str, QueuePlan]) -> Iterator[st
         (one_lease, FOREVER, [leased(1.0, lease_s=None), leased(99.0, by="c2", lease_s=None)]),
         (one_lease, WORK, [leased(1.0), finished(2.0, "done"), leased(3.0, by="c2")]),
         (one_lease, WORK, [leased(1.0), leased(12.0, sent=10.5, by="c2")]),
+        (one_lease, STRICT, cancelled_at(9.0)),
         (one_lease, WORK, [leased(1.0), leased(2.0, by="c2"), closed(3.0)]),
         (
             one_lease,
@@ -267,6 +274,7 @@ def test_it_is_found(check: Check, queue: QueuePlan, facts: list[Fact]) -> None:
             FOREVER,
             [leased(1.0, by="c2", lease_s=None), closed(0.9), leased(1.5, lease_s=None)],
         ),
+        (one_lease, STRICT, cancelled_at(10.9)),
         (one_lease, ONCE, [leased(1.0), leased(2.0, by="c2")]),
         (one_lease, WITH_BARRIERS, [leased(1.0, MIDDLE), leased(1.0, MIDDLE, by="c2")]),
         (lost_acks, WORK, [leased(1.0), finished(10.0, "done"), leased(12.0, by="c2")]),
