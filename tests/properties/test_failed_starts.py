@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 import pytest
-import trio
-import trio.testing
 from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
@@ -34,6 +30,7 @@ from support.read_faults import (
     small_reads,
 )
 from support.silent_session import SilentSession
+from support.still_time import run, wait
 
 T = TypeVar("T")
 TOPICS: Final = "orders", "kept"
@@ -164,17 +161,6 @@ def state(server: BrokerServer) -> dict[str, object]:
     return found
 
 
-async def wait(seconds: float) -> None:
-    """Let time pass, until no task can go on and no thread works for one."""
-    clock = trio.lowlevel.current_clock()
-    assert isinstance(clock, trio.testing.MockClock)
-    threads = trio.to_thread.current_default_thread_limiter()
-    clock.jump(seconds)
-    await trio.testing.wait_all_tasks_blocked()
-    while threads.borrowed_tokens:  # a task that waits for a thread counts as blocked
-        await trio.testing.wait_all_tasks_blocked(0.001)
-
-
 async def fill(data: BrokerData, count: int, *, is_killed: bool) -> ReadFaultDisk:
     """The disk after a process that has written all of its files, and has then gone on."""
     async with data.server() as server:
@@ -207,11 +193,6 @@ async def start_story(data: BrokerData, count: int) -> dict[str, object]:
     data.disk.is_counting = False
     async with data.server() as server:
         return state(server)
-
-
-def run(main: Callable[..., Awaitable[T]], *arguments: object, **keywords: object) -> T:
-    """Run something in a time that stands still."""
-    return trio.run(partial(main, *arguments, **keywords), clock=trio.testing.MockClock())
 
 
 @pytest.mark.parametrize(
