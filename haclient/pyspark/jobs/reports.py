@@ -34,7 +34,7 @@ _HEIGHT: Final = 230
 _LEFT: Final = 70
 _BOTTOM: Final = 26
 _TOP: Final = 12
-_RIGHT: Final = 12
+_RIGHT: Final = 30  # half a label below the right edge
 _DAY_S: Final = 86_400
 _LOG_SPAN: Final = 30  # values that differ by more are drawn on a logarithmic scale
 _DURATIONS: Final = ("p50", "p95", "p99", "max")
@@ -63,7 +63,8 @@ th, td { text-align: left; padding: 4px 12px 4px 0; border-bottom: 1px solid var
 th { font-weight: 600; white-space: nowrap; } td.n, th.n { text-align: right; padding-right: 18px; }
 td.code { font-family: ui-monospace, monospace; white-space: nowrap; } td.t { white-space: nowrap; }
 td.wide { min-width: 220px; }
-@media (max-width: 600px) { main { padding: 12px 12px 40px; } td.wide { min-width: 170px; } }
+@media (max-width: 600px) { main { padding: 12px 12px 40px; } td.wide { min-width: 150px; }
+  td.n, th.n { padding-right: 12px; } }
 figure { margin: 0; } svg { width: 100%; min-width: 560px; height: auto; display: block; }
 svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .bar { fill: var(--c0); }
