@@ -316,6 +316,10 @@ class Hub:
         self._check_written()
         self._apply(self._engine.received(session.number, messages, trio.current_time()))
 
+    def ending(self, session: SessionLike) -> None:
+        """See `Engine.ending`."""
+        self._engine.ending(session.number)
+
     def end_subscriptions(self, session: SessionLike) -> bool:
         """End some subscriptions of a connection that has ended; whether it has had many."""
         if self._is_unwritten:  # as in `disconnected`

@@ -175,6 +175,7 @@ class Session:
         """
         if not self.reason:
             self.reason = reason
+            self._hub.ending(self)  # nothing is queued any more
             self._scope.deadline = trio.current_time() + limit_s
             self._woken.set()
 
@@ -209,6 +210,7 @@ class Session:
         finally:
             self._link.close()
             self.reason = self.reason or "broker stopped"  # so that nothing is queued any more
+            self._hub.ending(self)
             with trio.CancelScope(shield=True):
                 async with self._hub.end_turn:
                     self._leave_offline()  # to give a large file back takes the system a while
@@ -238,6 +240,7 @@ class Session:
         Thousands may end at once: to end their tasks in one round would hold up all others.
         """
         self.reason = self.reason or reason  # so that nothing is queued any more
+        self._hub.ending(self)
         async with self._hub.end_turn:
             self.cut(reason)
 

@@ -402,6 +402,12 @@ class Engine:
             return True
         return self._publishing.prepare(connection, message, MAX_PATTERN_CHECKS)
 
+    def ending(self, connection_id: int) -> None:
+        """A connection has ended, and waits for its turn: a queue must give it nothing more."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closing:
+            connection.stop()
+
     def end_subscriptions(self, connection_id: int, now: float) -> Effects | None:
         """End some subscriptions of a connection that has ended with many.
 
@@ -414,7 +420,8 @@ class Engine:
         self._begin(now)
         try:
             if not connection.has_ended:
-                connection.closing = connection.has_ended = True
+                connection.has_ended = True
+                connection.stop()
                 self._subscribing.leave_topics(connection)
             else:
                 self._subscribing.leave(connection, limit=ENDS_PER_STEP)

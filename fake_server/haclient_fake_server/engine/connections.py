@@ -46,7 +46,8 @@ class Connection:
         peer: The other end's address, for the log.
         out: Frames that this batch sends to it, in order.
         logged_on: Whether its logon succeeded; no other command is valid before that.
-        closing: Whether the engine has asked to close it; further input is ignored.
+        closing: Whether the engine has asked to close it, or it has ended; further input is
+            ignored.
         name: Client name.
         user: Authenticated user; empty for none.
         reading: The topics that the user may read; `None` for all.
@@ -155,6 +156,12 @@ class Connection:
         self.choked: dict[int, QueueSubscription] = {}
         self.high_waters = 0
         self.end_reason = ""
+
+    def stop(self) -> None:
+        """Send nothing more to it: its consumers have no room any more."""
+        self.closing = True
+        for consumer in self.consumers.values():
+            consumer.room_changed()
 
     def take_step(self) -> None:
         """Take the next step of the command that blocks the others, or of the oldest query."""

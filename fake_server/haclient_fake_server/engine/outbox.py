@@ -210,11 +210,9 @@ class Outbox:
     def close(self, connection: Connection, reason: str, detail: str = "") -> None:
         """End a connection after what it was sent; `reason` and `detail` are for the log."""
         if not connection.closing:
-            connection.closing = True
             connection.end_reason = f"{reason}: {detail}" if detail else reason
             self._closes.append((connection.id, reason))
-            for consumer in connection.consumers.values():
-                consumer.room_changed()  # it has none any more
+            connection.stop()
 
     def fail(self, connection: Connection, error: Exception) -> None:
         """End a connection whose work has met a fault of the broker, or of its disk."""

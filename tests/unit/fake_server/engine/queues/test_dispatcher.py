@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from haclient import DeadLetter
@@ -438,6 +440,33 @@ def test_the_subscriptions_of_a_connection_that_has_ended_leave_in_steps(
     ending.close()
     found.append(numbers(other))
     assert found == [[], [1, 2], [3, 4], [5]], "none of them goes to a subscription that is to end"
+
+
+@pytest.mark.parametrize("semantics", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_a_connection_that_has_ended_is_given_no_message(
+    monkeypatch: pytest.MonkeyPatch,
+    semantics: Literal["at-least-once", "at-most-once"],
+    *,
+    has_begun: bool,
+) -> None:
+    """It waits for its turn, or is ending in steps: what it is given would be sent to nobody."""
+    monkeypatch.setattr(broker, "ENDS_PER_STEP", 2)
+    world = QueueWorld(semantics=semantics, delivery="round-robin", max_per_subscription_backlog=10)
+    ending, other = world.client("ending"), world.client("other")
+    for each in range(5):
+        consume(ending, f"{each}", opts="max_backlog=10")
+    consume(other, opts="max_backlog=10")
+    world.publish_numbers(1)  # from here on all of them are known to have room
+    assert numbers(ending) == [1]
+    if has_begun:
+        effects = world.engine.end_subscriptions(ending.number, world.now)
+        assert effects is not None
+        world.apply(effects)
+    else:
+        world.engine.ending(ending.number)
+    world.publish_numbers(3)
+    assert numbers(other) == [1, 2, 3]
 
 
 @pytest.mark.row("QB30")
