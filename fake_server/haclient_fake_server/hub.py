@@ -374,6 +374,11 @@ class Hub:
         self._apply(self._engine.pump(session.number, trio.current_time()))
         return True
 
+    def go_on(self, session: SessionLike) -> None:
+        """Take a step of the commands of a connection that wait."""
+        self._check_written()
+        self._apply(self._engine.go_on(session.number, trio.current_time()))
+
     def sent(self) -> None:
         """Note that the kernel has accepted bytes of a connection."""
         self._points.reach(KillPoint.AFTER_SEND)

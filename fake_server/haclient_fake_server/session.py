@@ -102,7 +102,6 @@ class Session:
         self._offline: OfflineQueue | None = None
         self._sending = memoryview(b"")
         self._woken = trio.Event()
-        self._pumped = trio.Event()
         self._scope = trio.CancelScope()
         self._part = ALL_AT_ONCE
         self._is_long = False
@@ -272,8 +271,7 @@ class Session:
             total += count
             if total > LOGON_BYTES and not is_known and not self._hub.is_known(self):
                 raise ProtocolError(f"more than {LOGON_BYTES} bytes before the logon")
-            while self._hub.is_busy(self):
-                await self._pumped.wait()
+            await self._finish_commands()
             await trio.lowlevel.checkpoint()
 
     async def _execute(self, messages: list[Message]) -> None:
@@ -291,9 +289,19 @@ class Session:
                 self._part *= 2
             if at >= len(messages):
                 return
-            while self._hub.is_busy(self):
-                await self._pumped.wait()
+            await self._finish_commands()
             await trio.lowlevel.checkpoint()
+
+    async def _finish_commands(self) -> None:
+        """Carry out the commands that wait.
+
+        Not left to the writer: what a client that has fallen behind asks for, such as to be sent
+        no more, must not wait until it has read everything.
+        """
+        while not self.reason and self._hub.is_busy(self):
+            async with self._hub.turn:
+                self._hub.go_on(self)
+                await trio.lowlevel.checkpoint()
 
     async def _read_first(self, frames: FrameReader) -> None:
         """See by its first byte what a client begins with: HTTP, zlib, or at once with a frame."""
@@ -337,9 +345,7 @@ class Session:
     def _pump(self) -> None:
         """Take a step; when it was long, the next one waits for a turn."""
         began = trio.current_time()
-        if self._hub.pump(self):
-            self._pumped.set()
-            self._pumped = trio.Event()
+        self._hub.pump(self)
         self._is_long = trio.current_time() - began > LONG_STEP_S
 
     async def _send_some(self) -> None:

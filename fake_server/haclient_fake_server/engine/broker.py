@@ -504,14 +504,31 @@ class Engine:
         if connection.commands is not None:
             self._replication.pump(connection)
             return
+        if connection.blocking is None:
+            connection.take_step()  # of a query
+        self._go_on(connection)
+        self._queues.pump(connection)
+        self._replay.pump(connection)
+
+    def go_on(self, connection_id: int, now: float) -> Effects:
+        """Take a step of the commands that wait, however much the connection has to send."""
+        self._begin(now)
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.closing:
+            try:
+                self._go_on(connection)
+            except Exception as error:  # as in `received`
+                self._outbox.fail(connection, error)
+        return self._finish()
+
+    def _go_on(self, connection: Connection) -> None:
         if connection.is_busy:
             connection.last_received = self._clock.now  # until now it was not read
-        connection.take_step()
+        if connection.blocking is not None:
+            connection.take_step()
         if connection.deferred and connection.blocking is None:
             deferred, connection.deferred = connection.deferred, []
             self._carry_out(connection, deferred)
-        self._queues.pump(connection)
-        self._replay.pump(connection)
 
     def over_high_water(self, connection_id: int) -> None:
         """A connection is over its high-water mark: its subscriptions read the log again."""

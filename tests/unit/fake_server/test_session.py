@@ -27,7 +27,7 @@ from haclient.transport.tasks import open_nursery
 from haclient_fake_server import hub as hub_module
 from haclient_fake_server import session
 from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
-from haclient_fake_server.engine import broker
+from haclient_fake_server.engine import broker, subscribing
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.engine.journal import MemoryJournal
 from haclient_fake_server.engine.settings import LogTopic, QueueTopic
@@ -653,6 +653,32 @@ async def test_unfinished_frames_of_all_connections_share_one_limit(
         await small.send_bytes(frame[600 * KIB :])
         assert (await small.ack("persisted")).status == "success"
         assert server.ended_connections == {"unknown command": 1}
+
+
+async def test_a_client_that_has_fallen_behind_ends_its_subscriptions_before_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each step of the command waited until all was sent, while more was queued for the others."""
+    monkeypatch.setattr(subscribing, "ENDS_PER_STEP", 2)
+    async with (
+        running_broker() as server,
+        RawClient.connect(server.uris[0]) as slow,
+        RawClient.connect(server.uris[0]) as publisher,
+    ):
+        await slow.logon("slow")
+        for each in range(5):
+            await slow.send(c="subscribe", cid="s", t=f"topic-{each}", sub_id=f"{each}")
+        await publisher.logon("publisher")
+        for _ in range(16):
+            await publisher.send(b"x" * KIB * KIB, c="p", t="topic-4")
+        await publisher.send(c="flush", cid="f", a="processed")
+        await publisher.ack("processed", "f")
+        assert any(row["unsent_bytes"] for row in server.rows("clients"))
+        await slow.send(c="unsubscribe", cid="u", sub_id="all", a="processed")
+        with trio.fail_after(LIMIT_S):
+            while any(row["subscriptions"] for row in server.rows("clients")):
+                await trio.lowlevel.checkpoint()
+        assert any(row["unsent_bytes"] for row in server.rows("clients"))
 
 
 class _SubscriptionsOfRounds(trio.abc.Instrument):
