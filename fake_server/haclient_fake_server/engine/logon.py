@@ -14,7 +14,7 @@ intervals.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from haclient.protocol.messages import Message
@@ -58,6 +58,8 @@ class Logons:
         log: Knows the publishers.
         durability: Knows what is safe of them.
         outbox: Where the answers go.
+        rights: By user. The connections of a user share them, and what they remember of topics:
+            then subscriptions of all these with one pattern are one search, too.
     """
 
     settings: EngineSettings
@@ -65,6 +67,7 @@ class Logons:
     log: LogWriter
     durability: Durability
     outbox: Outbox
+    rights: dict[str, Rights] = field(default_factory=dict[str, Rights])
 
     def log_on(self, connection: Connection, message: Message) -> None:
         """Execute a logon, the first command of every connection."""
@@ -114,7 +117,10 @@ class Logons:
         connection.name = name
         connection.user = message.user_id
         if self.settings.entitlements:
-            rights = Rights(message.user_id, self.settings.entitlements)
+            user = message.user_id  # one of the configured users
+            rights = self.rights.get(user)
+            if rights is None:
+                rights = self.rights[user] = Rights(user, self.settings.entitlements)
             connection.reading, connection.publishing = rights.reading, rights.publishing
         connection.message_type = message.message_type or DEFAULT_MESSAGE_TYPE
         connection.publisher = self.log.publishers.of_client(name)

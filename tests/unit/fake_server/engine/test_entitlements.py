@@ -273,3 +273,13 @@ def test_what_several_entitlements_allow_adds_up_whatever_their_filters_are(othe
     ann = user(World(users=USERS, entitlements=entitlements), "ann")
     assert reason(ann, b'{"desk":"A"}', c="publish", t="trades") == ""
     assert reason(ann, b'{"desk":"C"}', c="publish", t="trades") == REFUSED
+
+
+def test_the_connections_of_a_user_share_what_is_remembered_of_topics(world: World) -> None:
+    """Else each would remember it anew, and try the same pattern on each new topic."""
+    anns = [user(world, "ann") for _ in range(3)]
+    for number, each in enumerate(anns):
+        assert reason(each, c="subscribe", t="^nothing$", sub_id=f"{number}") == ""
+    rights = {id(world.engine._connections[each.number].reading) for each in anns}
+    assert len(rights) == 1
+    assert world.engine._routes["json"].pattern_count == 1
