@@ -345,9 +345,8 @@ class Subscribing:
     def _end_in_steps(
         self, connection: Connection, message: Message, ids: Sequence[str]
     ) -> LongCommand:
-        consumers = {each.id for each in connection.consumers.values()}
         for sub_id in ids:  # of queues at once: none gets what another one gives back
-            if sub_id in consumers:
+            if isinstance(connection.subscriptions.get(sub_id), QueueSubscription):
                 self._end(connection, sub_id)
         for number, sub_id in enumerate(ids, 1):
             self._end(connection, sub_id)
