@@ -30,7 +30,6 @@ from haclient_fake_server.config import BrokerConfig, ReplicateTo, SowTopic
 from haclient_fake_server.engine import broker, subscribing
 from haclient_fake_server.engine.connections import SILENT_INTERVALS
 from haclient_fake_server.engine.journal import MemoryJournal
-from haclient_fake_server.engine.settings import LogTopic, QueueTopic
 from haclient_fake_server.hub import Hub
 from haclient_fake_server.offline_queue import OfflineQueue
 from haclient_fake_server.server import BrokerServer
@@ -756,29 +755,3 @@ async def test_of_many_connections_that_end_at_once_one_ends_in_a_round(*, is_ht
         trio.lowlevel.remove_instrument(rounds)
     assert rounds.most == 1
     assert rounds.most_tasks <= 2  # the reader of one connection, and the end of another
-
-
-async def test_queues_give_nothing_to_connections_that_wait_for_their_end() -> None:
-    queue = QueueTopic(name="jobs", semantics="at-most-once", max_per_subscription_backlog=100)
-    config = BrokerConfig(log_topics=(LogTopic("jobs"),), queues=(queue,))
-    async with running_broker(config) as server:
-        streams = [await trio.open_tcp_stream("127.0.0.1", port_of(server.uris[0])) for _ in "1234"]
-        *ending, other = [RawClient(stream) for stream in streams]
-        for number, client in enumerate((*ending, other)):
-            await client.logon(f"client-{number}")
-            await client.send(c="subscribe", cid="1", t="jobs", opts="max_backlog=9", a="processed")
-            await client.ack("processed", "1")
-        async with RawClient.connect(server.uris[0]) as publisher:
-            await publisher.logon("publisher")
-            await publisher.send(b"1", c="p", t="jobs")  # from here on all are known to have room
-            await ending[0].until(lambda it: it.kind == "p")
-            hub = server._hub
-            assert hub is not None
-            async with hub.end_turn:  # that of another one
-                for stream in streams[:-1]:
-                    stream.socket.close()
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                await publisher.send(b"2", c="p", t="jobs")
-                with trio.fail_after(LIMIT_S):
-                    assert (await other.until(lambda it: it.kind == "p")).data == b"2"
-        await streams[-1].aclose()
