@@ -282,20 +282,29 @@ def agreement(
 
 
 def divergence(
-    logs: Mapping[str, Sequence[LogRecord]], missing: Mapping[str, int], *, in_full: bool = True
+    logs: Mapping[str, Sequence[LogRecord]],
+    missing: Mapping[str, int],
+    *,
+    removed: Mapping[str, Sequence[LogRecord]] | None = None,
+    in_full: bool = True,
 ) -> Iterator[str]:
     """A broker that lacks what another one has knows it, and no other believes so.
 
     Args:
         logs: The log of each broker.
         missing: How often each has told of a record that it cannot take any more.
+        removed: What each has removed of its log. It may take an earlier message of the same
+            publisher for one of these.
         in_full: Whether the brokers have no records but those in `logs`.
     """
     everything = {record for log in logs.values() for record in log}
     for broker, log in logs.items():
         lacking = everything - set(log)
-        if lacking and not missing[broker]:
-            yield f"divergence: {broker} lacks {len(lacking)} records, and nobody was told"
+        gone = dict(position(bookmark) for bookmark, _ in (removed or {}).get(broker, ()))
+        places = [position(bookmark) for bookmark, _ in lacking]
+        known = [place for place in places if place[1] > gone.get(place[0], 0)]
+        if known and not missing[broker]:
+            yield f"divergence: {broker} lacks {len(known)} records, and nobody was told"
         if missing[broker] and not lacking and in_full:
             yield f"divergence: {broker} lacks nothing, and has told of {missing[broker]} records"
 

@@ -345,6 +345,17 @@ def _removals_beside_readers(stack: contextlib.ExitStack) -> None:
 
 
 @_mutation(
+    "a broker that has removed the beginning of its log takes all that it lacks for removed",
+    stories.lost_after_a_removal,
+)
+def _what_is_lacking_counts_as_removed(stack: contextlib.ExitStack) -> None:
+    def may_be_removed(self: Ours, *_: object) -> bool:
+        return self._log.journal.first_position > 1
+
+    replace_attribute(stack, receiver.Holdings, "_may_be_removed", may_be_removed)
+
+
+@_mutation(
     "the broker's journal takes blocks behind one that it could not write", stories.failing_disk
 )
 def _blocks_behind_a_failed_write(stack: contextlib.ExitStack) -> None:

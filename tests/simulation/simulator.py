@@ -599,7 +599,8 @@ class Run:
         # Recovery points and what queues write are records, too.
         in_full = all(each.store != "adapter" for each in self.plan.subscribers)
         in_full = in_full and not self.plan.queues
-        failures.extend(checkers.divergence(logs, missing, in_full=in_full))
+        told = checkers.divergence(logs, missing, removed=removed, in_full=in_full)
+        failures.extend(told)
         answers = {name: await sow_of(name) for name in self.plan.brokers}
         failures.extend(checkers.states(logs, answers))
         failures.extend(checkers.bounded(sizes(self), _LIMITS))

@@ -31,6 +31,7 @@ __all__ = [
     "half_received",
     "late_logon",
     "late_publisher",
+    "lost_after_a_removal",
     "no_message_last",
     "powerless",
     "recycled",
@@ -69,7 +70,7 @@ def story_plan_of(seed: int) -> Plan | None:
         *(late_publisher, late_publisher, cut_off_replay, slow_reader, recycled, replaced),
         *(flapping, restored, no_message_last, half_received, unstored, late_logon),
         *(unacknowledged, powerless, failing_disk, forked),
-        *(removed_beside_readers, removed_before_replication),
+        *(removed_beside_readers, removed_before_replication, lost_after_a_removal),
     )
     return chance.choice(stories)(seed, chance)
 
@@ -375,6 +376,32 @@ def removed_before_replication(seed: int, chance: Random) -> Plan:
             step_of("remove", "b1", count=30, after=5.0),
         ]
     return _scripted(plan, [*script, step_of("wait", "", after=3.0)])
+
+
+def lost_after_a_removal(seed: int, chance: Random) -> Plan:
+    """A publisher loses its store, and goes on at a broker that has removed files of its log."""
+    plan = Plan(
+        seed=seed,
+        brokers=("b1", "b2"),
+        replications=_BOTH_WAYS,
+        publishers=(
+            PublisherPlan(name="p1", store="memory", servers=("b2", "b1")),
+            PublisherPlan(name="p2", store="file", servers=("b1",), pad=400),
+        ),
+        subscribers=(SubscriberPlan(name="s1", servers=("b1",), topics=(_EVERYTHING,), eager=1.0),),
+        links=Links(latency_s=chance.choice((0.0, 0.005))),
+    )
+    script = [
+        step_of("publish", "p2", count=40),
+        step_of("remove", "b1", count=30, after=4.0),
+        step_of("partition", "b2", other="b1", seconds=4.0, after=1.0),
+        step_of("publish", "p1", count=5, after=0.1),
+        step_of("kill", "p1", seconds=0.1, after=chance.uniform(0.2, 0.5)),
+        step_of("kill", "b2", seconds=2.0),
+        step_of("publish", "p1", count=5, after=chance.uniform(0.1, 0.5)),
+        step_of("wait", "", after=5.0),
+    ]
+    return _scripted(plan, script)
 
 
 def recycled(seed: int, chance: Random) -> Plan:

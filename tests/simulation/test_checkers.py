@@ -159,6 +159,10 @@ def test_a_broker_that_lacks_a_record_for_good_has_told_so() -> None:
     assert len(list(checkers.divergence(differ, {"a": 0, "b": 0}))) == 1
     assert len(list(checkers.divergence(differ, {"a": 1, "b": 1}))) == 1
     assert list(checkers.divergence(differ, {"a": 1, "b": 1}, in_full=False)) == []
+    for removed, is_found in (("7|9|", False), ("7|0|", True), ("8|9|", True)):
+        gone = {"b": [(removed, ONE)]}
+        found = [*checkers.divergence(differ, {"a": 0, "b": 0}, removed=gone)]
+        assert bool(found) == is_found
 
 
 def test_a_bookmark_is_that_of_one_message() -> None:

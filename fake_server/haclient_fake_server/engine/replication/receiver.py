@@ -102,11 +102,14 @@ class Holdings:
         self._log = log
         self._held: dict[int, deque[array[int]]] = {}
         self._cached = 0
+        self._removed: dict[int, int] = {}  # by publisher, the highest before `_removed_before`
+        self._removed_before = 1
 
     def lacks(self, publisher: KnownPublisher, sequence: int) -> bool:
         """Whether the log surely lacks a message, though it has a later one of its publisher.
 
-        False for a message that may have been removed with the oldest segments.
+        False for a message that may have been removed with the oldest segments: these had a later
+        one of its publisher.
         """
         held = publisher.holds(sequence)
         if held is None:
@@ -119,11 +122,18 @@ class Holdings:
                 return held[bisect.bisect_left(held, sequence)] == sequence
         position = self._log.journal.find(publisher_id, sequence)
         if position is None:
-            return self._log.journal.first_position > 1 or (
+            return self._may_be_removed(publisher_id, sequence) or (
                 self._log.find(publisher_id, sequence) is not None
             )
         self._cache(position)
         return True
+
+    def _may_be_removed(self, publisher_id: int, sequence: int) -> bool:
+        journal = self._log.journal
+        if journal.first_position != self._removed_before:
+            self._removed_before = journal.first_position
+            self._removed = journal.highest_before(journal.first_position)
+        return sequence <= self._removed.get(publisher_id, 0)
 
     def _cache(self, position: int) -> None:
         """Read the part of the log around a position."""

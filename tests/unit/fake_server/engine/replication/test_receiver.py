@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from typing_extensions import override
@@ -17,6 +18,7 @@ from haclient_fake_server.engine.replication import receiver, wire
 from haclient_fake_server.engine.replication.receiver import Holdings
 from haclient_fake_server.engine.routes import Route
 from haclient_fake_server.engine.settings import Entitlement, LogTopic, SowTopic
+from haclient_fake_server.journal.files import JournalFiles
 from haclient_fake_server.journal.format import (
     Record,
     RecordCommand,
@@ -25,6 +27,7 @@ from haclient_fake_server.journal.format import (
     encode_removals,
 )
 from support.engine import Peer, World
+from support.recording import RecordingDisk
 from support.replicas import Group
 
 TOPIC = encode_record(Record(0, 0, 0, 0, 9, RecordCommand.TOPIC, key=b"json", payload=b"orders"))
@@ -341,6 +344,27 @@ def test_after_a_restart_the_journal_is_looked_at(
     publisher = KnownPublisher(publisher_id("p"))
     publisher.seen = 12
     assert lacking(world, publisher, range(1, 13)) == [1, 2, 5, 6, 10, 11]
+
+
+def test_only_what_may_have_been_removed_is_not_missed() -> None:
+    """The removed segments had a later message of its publisher."""
+    journal = JournalFiles(Path("/log"), RecordingDisk(), segment_bytes=4096, instance_id=1)
+    world = World(journal=journal)
+    early, late = world.client("early"), world.client("late")
+    for sequence in range(2, 82, 2):
+        early.publish(sequence, b"x" * 300)
+    for sequence in range(2, 82, 2):
+        early.publish(sequence + 80, b"x" * 300)
+        late.publish(sequence, b"x" * 300)
+    while journal.has_unsealed:
+        journal.seal()
+    journal.remove_files(journal.forget_oldest())
+    removed = 2 * (journal.first_position - 1)
+    assert 2 < removed < 80
+    publisher = KnownPublisher(publisher_id("early"))
+    assert lacking(world, publisher, range(1, 80)) == [*range(removed + 1, 80, 2)]
+    publisher = KnownPublisher(publisher_id("late"))
+    assert lacking(world, publisher, range(1, 80)) == [*range(1, 80, 2)]
 
 
 class _CountingJournal(MemoryJournal):
