@@ -54,6 +54,9 @@ FRAME_BYTES: Final = 2**20
 NO_TOPIC: Final = 0
 """The topic id of a mark, which needs no definition."""
 
+MAX_NAME_CHARACTERS: Final = 16_383
+"""The longest instance name, whose bytes `ProgressFile` counts with 16 bits."""
+
 CAUGHT_UP_S: Final = 1.0
 """A destination has caught up when it acknowledges within this time what was the end of the log."""
 
@@ -181,6 +184,8 @@ class Destination:
         Raises:
             ProtocolError: The answer is malformed.
         """
+        if (size := len(message.client_name)) > MAX_NAME_CHARACTERS:
+            raise ProtocolError(f"an instance name of {size} characters: wanted a shorter one")
         self._known = decode_vector(message.data)
         self._max_frame_bytes = decode_max_frame(message.options)
         if self.instance != message.client_name:  # another instance has acknowledged nothing

@@ -14,6 +14,7 @@ from haclient_fake_server.engine.publishers import KnownPublisher, KnownPublishe
 from haclient_fake_server.engine.replication.destination import (
     CHUNK_BYTES,
     FRAME_BYTES,
+    MAX_NAME_CHARACTERS,
     Destination,
 )
 from haclient_fake_server.engine.replication.durability import (
@@ -356,3 +357,10 @@ def test_a_removal_is_acknowledged_with_the_records_that_are_not_sent_with_it() 
     assert log.destination.acked == 0
     log.destination.acknowledge(2)
     assert log.destination.acked == 2
+
+
+def test_an_instance_name_that_is_too_long_for_the_file_of_the_progress_is_malformed() -> None:
+    log = Log()
+    with pytest.raises(ProtocolError, match="an instance name of 16384 characters"):
+        log.link(instance="x" * (MAX_NAME_CHARACTERS + 1))
+    assert log.destination.progress is None
