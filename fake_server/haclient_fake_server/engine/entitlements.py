@@ -24,8 +24,8 @@ from haclient_fake_server.engine.filters import Document, Filter, compile_filter
 from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.settings import EVERY_USER, Entitlement
 
-MAX_REMEMBERED: Final = 4096
-"""Topics whose verdicts are cached for one user."""
+MAX_REMEMBERED: Final = 65_536
+"""Topics whose verdicts are cached for one user, whose connections share them: some 10 MB."""
 
 
 class _Verdict(NamedTuple):
@@ -47,6 +47,7 @@ class Access:
         self._what = what
         self._grants = [(TopicMatcher(each.topic), each.filter) for each in entitlements]
         self._verdicts: dict[str, _Verdict | None] = {}
+        self._by_texts: dict[tuple[str, ...], _Verdict] = {}  # filters are compiled once
 
     @property
     def is_empty(self) -> bool:
@@ -110,14 +111,21 @@ class Access:
         if topic not in self._verdicts:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
-            texts = [text for matcher, text in self._grants if matcher.matches(topic)]
-            found = _Verdict() if texts else None
-            if texts and all(texts):
+                self._by_texts.clear()
+            texts = tuple(text for matcher, text in self._grants if matcher.matches(topic))
+            self._verdicts[topic] = self._verdict_of(texts) if texts else None
+        return self._verdicts[topic]
+
+    def _verdict_of(self, texts: tuple[str, ...]) -> _Verdict:
+        found = self._by_texts.get(texts)
+        if found is None:
+            found = _Verdict()
+            if all(texts):
                 text = " OR ".join(f"({each})" for each in texts)
                 # Not compiled as one: it may be too long, and NULL OR true is NULL.
                 found = _Verdict(text, _any_of([compile_filter(each) for each in texts]))
-            self._verdicts[topic] = found
-        return self._verdicts[topic]
+            self._by_texts[texts] = found
+        return found
 
 
 def _any_of(filters: list[Filter]) -> Filter:

@@ -7,6 +7,7 @@ import pytest
 
 from haclient.errors import UsageError
 from haclient_fake_server.config import entitlement_argument, parse_entitlement
+from haclient_fake_server.engine.entitlements import Rights
 from haclient_fake_server.engine.settings import EngineSettings, Entitlement, QueueTopic, SowTopic
 from support.engine import Peer, World
 
@@ -283,3 +284,10 @@ def test_the_connections_of_a_user_share_what_is_remembered_of_topics(world: Wor
     rights = {id(world.engine._connections[each.number].reading) for each in anns}
     assert len(rights) == 1
     assert world.engine._routes["json"].pattern_count == 1
+
+
+def test_filters_are_compiled_once_for_all_topics_of_a_user() -> None:
+    """The connections of a user may together have more topics than are remembered."""
+    access = Rights("eve", [Entitlement("eve", "all", "^work", "/id = 3")]).publishing
+    filters = {access.with_filter(f"work-{each}", "", None)[1] for each in range(5000)}
+    assert len(filters) == 1
