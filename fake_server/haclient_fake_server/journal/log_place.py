@@ -11,7 +11,12 @@ from typing import NamedTuple
 
 from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.journal.files import JournalFiles
-from haclient_fake_server.journal.format import BLOCK_HEADER_BYTES
+from haclient_fake_server.journal.format import (
+    BLOCK_HEADER_BYTES,
+    JournalFormatError,
+    headers,
+    read_block_header,
+)
 
 
 class LogPlace(NamedTuple):
@@ -55,4 +60,20 @@ def place_problem(journal: JournalFiles, place: LogPlace) -> str:
     if segment is None or not 0 < place.block < offset <= segment.end:
         return "the log has lost its end since"
     header = journal.read_bytes(number, BLOCK_HEADER_BYTES, place.block)
-    return "" if header == place.header else "the log has another block there"
+    if header != place.header:
+        return "the log has another block there"
+    return "" if _is_end(journal, place) else "it names another end of the block that is there"
+
+
+def _is_end(journal: JournalFiles, place: LogPlace) -> bool:
+    """Whether the block before a place ends there: not every file has a checksum of its place."""
+    number, offset = place.end
+    block = journal.read_bytes(number, offset - place.block, place.block)
+    try:
+        header = read_block_header(block, place.block, segment=number, base=place.block)
+        if header is None or BLOCK_HEADER_BYTES + header.length != len(block):
+            return False
+        highest = max((fields[4] for _, fields in headers(block)), default=0)
+    except JournalFormatError:
+        return False
+    return place.next_position == (highest + 1 if highest else header.first_position)

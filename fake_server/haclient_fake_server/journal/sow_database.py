@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from haclient_fake_server.engine.journal import Cursor
-from haclient_fake_server.engine.patterns import to_bytes, to_text
+from haclient_fake_server.engine.patterns import TopicPatternError, to_bytes, to_text
 from haclient_fake_server.engine.sow.saved import SavedRecords, SowChanges, SowLayout
 from haclient_fake_server.engine.sow.table import SowRecord
 from haclient_fake_server.journal.files import JournalFiles
@@ -44,6 +44,12 @@ bookmark = excluded.bookmark, lifetime_s = excluded.lifetime_s, crc = excluded.c
 
 class _Unfit(Exception):
     """The database cannot be used, and why."""
+
+
+_DAMAGE: Final = (
+    *(sqlite3.DatabaseError, _Unfit, ValueError, TypeError, AttributeError),
+    TopicPatternError,  # of a layout
+)
 
 
 class PreparedChanges(NamedTuple):
@@ -186,7 +192,7 @@ class SowDatabase:
             try:
                 database = _connect(self._path)
                 self.saved = self._load(database)
-            except (sqlite3.DatabaseError, _Unfit, ValueError, TypeError, AttributeError) as error:
+            except _DAMAGE as error:
                 name = getattr(error, "sqlite_errorname", "SQLITE_ERROR")
                 if isinstance(error, sqlite3.OperationalError) and name != "SQLITE_ERROR":
                     raise  # it may be whole: another program has locked it, or the disk failed
@@ -256,6 +262,10 @@ class SowDatabase:
                 # Until all is written under it, a topic counts only if it is the same under each.
                 database.execute("insert into layouts values (?)", (self._layout.text,))
         records = list(_records(database))
+        if database.execute("pragma integrity_check(1)").fetchone() != ("ok",):
+            # Each record has its checksum, the index by which it is found has none.
+            _log.warning("%s: its index is damaged, and made anew", self._path)
+            database.execute("reindex")
         if stored == [self._layout.text]:  # else the log alone may have some of the records
             self._place = place
         return SavedRecords(place.end, next_position, has, records)

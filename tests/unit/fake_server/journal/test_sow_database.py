@@ -163,6 +163,24 @@ def _flip(path: Path) -> None:
     database.close()
 
 
+def _move_place(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("update place set offset = offset - 1")
+    database.close()
+
+
+def _step_back(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("update place set next_position = next_position - 1")
+    database.close()
+
+
+def _spoil_layout(path: Path) -> None:
+    with sqlite3.connect(path) as database:
+        database.execute("""update layouts set text = '[["json", "(", true, ["/id"]]]'""")
+    database.close()
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
@@ -170,6 +188,9 @@ def _flip(path: Path) -> None:
         (lambda path: path.write_bytes(b"x" * 5000), "file is not a database"),
         (lambda path: path.write_bytes(path.read_bytes()[:6000]), "malformed"),
         (_flip, "the checksum of a record is wrong"),
+        (_move_place, "it names another end of the block"),
+        (_step_back, "it names another end of the block"),
+        (_spoil_layout, "topic '(' is not a valid pattern"),
     ],
 )
 def test_a_damaged_database_is_made_anew_from_the_log(
@@ -192,6 +213,29 @@ def test_a_damaged_database_is_made_anew_from_the_log(
     caplog.clear()
     assert records(world.reopen()) == [body(key) for key in range(100)]
     assert not caplog.messages
+
+
+def test_a_record_is_deleted_although_the_index_was_damaged(
+    world_of: Callable[..., DiskWorld], caplog: pytest.LogCaptureFixture
+) -> None:
+    world = world_of()
+    put(world.client(), *range(5))
+    world.checkpoint()
+    world.close()
+    path = world.directory / FILE_NAME
+    with sqlite3.connect(path) as database:
+        (key,) = database.execute("select key from records where rowid = 3").fetchone()
+        database.execute("pragma wal_checkpoint(truncate)")
+    database.close()
+    data = path.read_bytes()
+    at = data.rindex(key)
+    path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    peer = world.open()
+    (line,) = caplog.messages
+    assert "its index is damaged" in line
+    peer.send(c="sow_delete", t="orders", filter="/id = 2")
+    world.checkpoint()
+    assert records(world.reopen()) == [body(key) for key in (0, 1, 3, 4)]
 
 
 def test_what_is_lost_with_a_database_is_said(
