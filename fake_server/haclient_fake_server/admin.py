@@ -319,7 +319,9 @@ def _metrics(broker: Administered) -> bytes:
     lines: list[str] = []
     for table, prefix in _IN_METRICS.items():
         rows = broker.rows(table)
-        fields = [name for name in (rows[0] if rows else ()) if not isinstance(rows[0][name], str)]
+        names = rows[0] if rows else ()
+        # What one has none of, such as a lease, is an empty text there.
+        fields = [name for name in names if not all(isinstance(row[name], str) for row in rows)]
         for field in fields:
             is_counter = _COUNTERS.fullmatch(field) is not None
             name = f"haclient_broker_{prefix}{field}" + "_total" * is_counter

@@ -261,6 +261,13 @@ CONFIG = BrokerConfig(
 )
 
 
+async def test_metrics_have_the_limits_of_a_queue_behind_one_without_any() -> None:
+    queues = (QueueTopic(name="free"), QueueTopic(name="jobs", lease_s=60.0))
+    async with BrokerServer(BrokerConfig(admin="127.0.0.1:0", queues=queues)) as server:
+        metrics = (await ask(server, "/metrics")).decode().splitlines()
+    assert 'haclient_broker_queue_lease_s{name="jobs",message_type="json"} 60.0' in metrics
+
+
 @pytest.mark.row("AD1", "AD3")
 async def test_a_broker_serves_all_tables_and_metrics() -> None:
     async with BrokerServer(CONFIG) as server, Client("joe") as client:
