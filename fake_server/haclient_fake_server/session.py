@@ -102,9 +102,11 @@ class Session:
         self._offline: OfflineQueue | None = None
         self._sending = memoryview(b"")
         self._woken = trio.Event()
+        self._drained = trio.Event()
         self._scope = trio.CancelScope()
         self._part = ALL_AT_ONCE
         self._is_long = False
+        self._logon = trio.CancelScope()
 
     def put(self, data: bytes) -> None:
         """Queue bytes for sending; does nothing once the connection is closing."""
@@ -219,9 +221,10 @@ class Session:
 
     async def _read(self) -> None:
         try:
-            with trio.move_on_after(LOGON_LIMIT_S) as logon:
-                await self._read_all(logon)
-            if logon.cancelled_caught:
+            self._logon.deadline = trio.current_time() + LOGON_LIMIT_S
+            with self._logon:
+                await self._read_all()
+            if self._logon.cancelled_caught:
                 self.put(end_ack("logon required"))
                 self.finish(f"auth: no logon within {LOGON_LIMIT_S:g} s")
             elif not self.reason:  # else the last ack has to be sent first
@@ -243,16 +246,15 @@ class Session:
         async with self._hub.end_turn:
             self.cut(reason)
 
-    async def _read_all(self, logon: trio.CancelScope) -> None:
-        """Read until the client ends the connection; `logon` limits the time until its logon."""
+    async def _read_all(self) -> None:
+        """Read until the client ends the connection."""
         frames = FrameReader(self._config.max_frame_bytes, initial=READ_BYTES)
         decoder = MessageDecoder(expand_sow=False)
         await self._read_first(frames)
         link = self._link
-        is_known, total = False, 0
+        total = 0
+        self._is_known()  # a destination is, before it has sent anything
         while not self.reason:
-            if not is_known and self._hub.is_known(self):
-                is_known, logon.deadline = True, math.inf
             count = link.recv_into(frames.writable())
             if count is None:
                 await link.wait_readable()
@@ -269,7 +271,7 @@ class Session:
                 )
             await self._execute(decoder.decode(heads, bodies) if heads else [])
             total += count
-            if total > LOGON_BYTES and not is_known and not self._hub.is_known(self):
+            if total > LOGON_BYTES and not self._is_known():
                 raise ProtocolError(f"more than {LOGON_BYTES} bytes before the logon")
             await self._finish_commands()
             await trio.lowlevel.checkpoint()
@@ -282,6 +284,7 @@ class Session:
             at += len(part)
             began = trio.current_time()
             self._hub.received(self, part)
+            self._is_known()  # what follows its logon may take longer than that may
             took = trio.current_time() - began
             if took > PART_LIMIT_S:
                 self._part = max(1, int(len(part) * PART_LIMIT_S / took))
@@ -292,16 +295,34 @@ class Session:
             await self._finish_commands()
             await trio.lowlevel.checkpoint()
 
+    def _is_known(self) -> bool:
+        """Whether the client has logged on, or is a destination: then it has no limit any more."""
+        if self._logon.deadline == math.inf:
+            return True
+        if self._hub.is_known(self):
+            self._logon.deadline = math.inf
+            return True
+        return False
+
     async def _finish_commands(self) -> None:
         """Carry out the commands that wait.
 
         Not left to the writer: what a client that has fallen behind asks for, such as to be sent
-        no more, must not wait until it has read everything.
+        no more, must not wait until it has read everything. What they make unsent themselves, such
+        as the out-of-focus messages of a delete, goes at its pace.
         """
+        made_bytes = 0
         while not self.reason and self._hub.is_busy(self):
             async with self._hub.turn:
+                unsent_bytes = self.unsent_bytes
                 self._hub.go_on(self)
+                made_bytes += max(self.unsent_bytes - unsent_bytes, 0)
                 await trio.lowlevel.checkpoint()
+            if made_bytes > self._config.high_water_bytes:
+                made_bytes = 0
+                while self.unsent_bytes >= self._config.low_water_bytes:
+                    self._drained = trio.Event()
+                    await self._drained.wait()
 
     async def _read_first(self, frames: FrameReader) -> None:
         """See by its first byte what a client begins with: HTTP, zlib, or at once with a frame."""
@@ -359,6 +380,8 @@ class Session:
             return
         self._sending = self._sending[count:]
         self.unsent_bytes -= count
+        if self.unsent_bytes < self._config.low_water_bytes:
+            self._drained.set()
         self._hub.sent()
         await trio.lowlevel.checkpoint()
 

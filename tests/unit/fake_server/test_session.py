@@ -581,6 +581,24 @@ async def test_a_client_that_has_logged_on_may_be_silent() -> None:
         assert (await client.hear()).command_id == "1"
 
 
+@pytest.mark.usefixtures("autojump_clock")
+async def test_commands_behind_a_logon_may_take_longer_than_that_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(subscribing, "ENDS_PER_STEP", 1)
+    frames = [
+        encode_frame({"c": "logon", "client_name": "pubber"}),
+        encode_frame({"c": "unsubscribe", "cid": "1", "sids": "a,b,c", "a": "processed"}),
+    ]
+    async with BrokerServer(BrokerConfig(listen=())) as server:
+        here, there = link_pair()
+        server.attach(there)
+        async with server._entered().turn:
+            assert here.try_send(memoryview(b"".join(frames)))
+            await trio.sleep(2 * session.LOGON_LIMIT_S)
+        assert (await Peer(here).hear()).command_id == "1"
+
+
 @pytest.mark.parametrize("pack", [bytes, zlib.compress])
 @pytest.mark.parametrize(
     "start", [struct.pack(">I", 200 * KIB * KIB) + b'{"c":"logon","client_name":"', b""]
@@ -678,6 +696,30 @@ async def test_a_client_that_has_fallen_behind_ends_its_subscriptions_before_it_
             while any(row["subscriptions"] for row in server.rows("clients")):
                 await trio.lowlevel.checkpoint()
         assert any(row["unsent_bytes"] for row in server.rows("clients"))
+
+
+async def test_the_messages_of_a_long_delete_go_at_the_pace_of_its_own_reader() -> None:
+    config = BrokerConfig(
+        sow_topics=(SowTopic("orders", ()),),
+        high_water_bytes=KIB * KIB,
+        low_water_bytes=KIB * KIB // 2,
+        slow_client_bytes=4 * KIB * KIB,
+    )
+    async with running_broker(config) as server, RawClient.connect(server.uris[0]) as client:
+        await client.logon("pubber")
+        for number in range(240):
+            await client.send(b"x" * 100 * KIB, c="p", t="orders", k=f"{number}")
+        await client.send(
+            c="sow_and_subscribe", cid="s", t="orders", top_n=1, opts="oof", a="completed"
+        )
+        await client.ack("completed", "s")
+        await client.send(c="sow_delete", cid="d", t="orders", filter="1 = 1", a="completed")
+        for _ in range(300):
+            await trio.lowlevel.checkpoint()
+            assert all(row["unsent_bytes"] < 3 * KIB * KIB for row in server.rows("clients"))
+        with trio.fail_after(LIMIT_S):
+            await client.ack("completed", "d")
+        assert not server.ended_connections
 
 
 class _SubscriptionsOfRounds(trio.abc.Instrument):
