@@ -350,7 +350,7 @@ def _removals_beside_readers(stack: contextlib.ExitStack) -> None:
 )
 def _what_is_lacking_counts_as_removed(stack: contextlib.ExitStack) -> None:
     def may_be_removed(self: Ours, *_: object) -> bool:
-        return self._log.journal.first_position > 1
+        return bool(self._log.journal.first_position > 1)
 
     replace_attribute(stack, receiver.Holdings, "_may_be_removed", may_be_removed)
 
