@@ -67,6 +67,7 @@ QUIET_S: Final = 10.0
 """So long after a disturbance its consequences may go on: a heartbeat is missed, a link is slow."""
 
 _SLACK_S: Final = 0.05  # the broker ends leases when they are due; times are rounded
+_ROUNDED_S: Final = 1e-5  # the end of a lease has microseconds
 
 Queues = Mapping[str, QueuePlan]
 Job = tuple[str, MessageId]
@@ -381,7 +382,7 @@ def confirmed(facts: Sequence[Fact], queues: Queues) -> Iterator[str]:
                 sent = _sent(queues[fact.queue], fact)
                 if sent is None:  # not before this
                     sent = opened.get((fact.consumer, fact.link), 0.0)
-                if sent > known[_job(fact)]:
+                if sent > known[_job(fact)] + _ROUNDED_S:
                     yield (
                         f"confirmed: {fact.consumer} got {fact.message} of {fact.queue} after the "
                         "broker had confirmed that it was acknowledged"

@@ -360,6 +360,7 @@ def test_it_is_found(check: Check, queue: QueuePlan, facts: list[Fact]) -> None:
         (at_most_once, WITH_BARRIERS, [leased(1.0, MIDDLE), leased(1.0, MIDDLE, by="c2")]),
         (confirmed, WORK, [leased(1.0), CONFIRMED, leased(2.5, YOUNG)]),
         (confirmed, WORK, [leased(1.0), CONFIRMED, leased(2.5, sent=1.5, by="c2")]),
+        (confirmed, WORK, [leased(1.0), CONFIRMED, leased(2.5, sent=2.000001, by="c2")]),
         (confirmed, FOREVER, [*ALL, leased(1.0), CONFIRMED, leased(2.5, by="c2", lease_s=None)]),
         (after_the_end, WORK, [leased(1.0), Drained(2.0)]),
         (cancelled_too_often, WITH_CANCELS, [finished(1.0, "failed"), finished(2.0, "failed")]),
