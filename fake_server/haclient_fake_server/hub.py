@@ -111,6 +111,10 @@ UNSENT_CHECKS: Final = 16
 """How often the unsent bytes of all connections are counted while as many as they may have are
 queued: counting them for each message would take longer than sending it."""
 
+OFFLINE_STEP_BYTES: Final = 64 * 2**20
+"""After so many bytes are written to files of clients taken offline in one step, the next ones wait
+for another step: clients that read equally slowly have too much unsent at the same message."""
+
 MAX_UNFINISHED_BYTES: Final = 512 * 2**20
 """Bytes of incomplete frames of all connections together; buffers are up to twice as large."""
 
@@ -171,6 +175,7 @@ class Hub:
         self._planned_tick = float("inf")
         self._connections = 0
         self._queued_bytes = 0  # since the unsent bytes were counted
+        self._moved_bytes = 0  # to files of clients, in this step
         self._engine = Engine(
             config.engine_settings(),
             journal,
@@ -514,6 +519,7 @@ class Hub:
             ) from self._failure
 
     def _apply(self, effects: Effects) -> None:
+        self._moved_bytes = 0
         for number, data in effects.early:
             self._send(number, data)
         try:
@@ -572,7 +578,11 @@ class Hub:
         self._engine.over_high_water(session.number)
         if session.unsent_bytes > self._config.slow_client_bytes:
             session.finish_slow_client()
-        elif session.unsent_bytes > self._config.offline_bytes and not session.is_offline:
+        elif (
+            session.unsent_bytes > self._config.offline_bytes
+            and not session.is_offline
+            and self._moved_bytes < OFFLINE_STEP_BYTES
+        ):
             self._take_offline(session)
 
     def _take_offline(self, session: SessionLike) -> None:
@@ -580,6 +590,7 @@ class Hub:
         if self._new_offline_queue is None:
             return
         what = f"{self._engine.describe(session.number)}: {session.unsent_bytes} bytes unsent"
+        self._moved_bytes += session.unsent_bytes
         try:
             session.take_offline(self._new_offline_queue(session.number))
         except StoreError as error:  # they stay in memory, up to the limit

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.identity import publisher_id
+from haclient_fake_server import hub
 from haclient_fake_server.config import BrokerConfig, ReplicateTo
 from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Block, MemoryJournal
@@ -241,6 +242,23 @@ async def test_a_slow_client_is_taken_offline_before_it_is_cut(
     assert bench.hub.rows("clients")[0]["offline_bytes"] == reader.offline_bytes
     instance = bench.hub.rows("instance")[0]
     assert (instance["times_offline"], instance["offline_bytes"]) == (1, reader.offline_bytes)
+
+
+@pytest.mark.row("AD8")
+async def test_equally_slow_clients_are_taken_offline_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "OFFLINE_STEP_BYTES", 500)
+    bench = Bench(BrokerConfig(high_water_bytes=1, offline_bytes=300), with_offline_queues)
+    readers = [bench.client(name) for name in "abcde"]
+    for reader in readers:
+        bench.send(reader, c="subscribe", cid="1", t="orders")
+    writer = bench.client("writer")
+    offline = []
+    for number in (1, 2, 3, 4):  # a step ends when 500 bytes were written, and each has more unsent
+        bench.send(writer, b"x" * 200, c="p", t="orders", s=number)
+        offline.append([reader.is_offline for reader in readers].count(True))
+    assert offline == [0, 2, 3, 4]
 
 
 @pytest.mark.row("AD8")
