@@ -57,6 +57,7 @@ _NVFIX: Final = NvfixCodec()
 
 
 @lru_cache(maxsize=64)
+@lru_cache(maxsize=64)  # asked for each message, of the few types that there are
 def parser_of(message_type: str) -> Parser:
     """The parser of a message type, which returns `None` for a damaged body."""
     if message_type.startswith(COMPOSITE_PREFIX):
@@ -88,7 +89,7 @@ def is_too_large(body: bytes, message_type: str) -> bool:
 
 def parse_json(body: bytes) -> Json:
     """The value of a JSON body; `None` when it is not JSON."""
-    if is_too_large(body, "json"):
+    if len(body) > MAX_FIELDS and is_too_large(body, "json"):
         return None
     try:
         fast: Json = msgspec.json.decode(body)
