@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,10 @@ def test_a_row(): pass
 @pytest.mark.full
 @pytest.mark.row("PS13")
 def test_a_long_one(): pass
+
+@pytest.mark.in_parts
+@pytest.mark.parametrize("number", range(9))
+def test_one_of_many(number): pass
 """
 
 WORKERS = ("-p", "xdist.plugin", "-n", "2")
@@ -30,7 +35,9 @@ WORKERS = ("-p", "xdist.plugin", "-n", "2")
 def run(folder: Path, *options: str, ci: str = "") -> subprocess.CompletedProcess[str]:
     """A pytest of its own over TESTS, with the plugin that this run has too."""
     (folder / "test_it.py").write_text(TESTS, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\nmarkers = row\n full\n", encoding="utf-8")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\nmarkers = row\n full\n in_parts\n", encoding="utf-8"
+    )
     path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     # Other plugins would only slow this run down.
     environment = {"PYTHONPATH": path, "CI": ci, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -74,8 +81,18 @@ def test_the_index_of_rows_is_printed_and_nothing_runs(
 
 @pytest.mark.parametrize("workers", [(), WORKERS], ids=["alone", "workers"])
 def test_what_is_marked_full_runs_only_on_request(tmp_path: Path, workers: tuple[str, ...]) -> None:
-    assert "2 passed" in last_line(run(tmp_path, *workers, "--full"))
-    assert "1 passed" in last_line(run(tmp_path, *workers))
+    assert "11 passed" in last_line(run(tmp_path, *workers, "--full"))
+    assert "10 passed" in last_line(run(tmp_path, *workers))
+
+
+def test_each_test_is_in_one_part_which_any_number_chooses(tmp_path: Path) -> None:
+    parts = [
+        set(re.findall(r"test_one_of_many\[\d]", run(tmp_path, "-v", "--part", f"{n}").stdout))
+        for n in (3_000_000, 1, 2, 3)
+    ]
+    assert parts[0] == parts[3]
+    assert sorted(map(len, parts[:3])) == [2, 3, 4]
+    assert len(set.union(*parts)) == 9
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:

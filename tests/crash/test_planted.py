@@ -19,7 +19,11 @@ from haclient_stores.publish_stores import segment_log as segments
 from support import bookmark_walk, prune_in_use, publish_walk, unsynced_tail
 from support.recording import RecordingDisk, power_cuts
 
-pytestmark = [pytest.mark.row("PS21", "PS22", "BS14", "BS15", "BS16"), pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.row("PS21", "PS22", "BS14", "BS15", "BS16"),
+    pytest.mark.timeout(3600),
+    pytest.mark.in_parts,
+]
 
 Ours: TypeAlias = Any  # an object of the product, inside and all
 Plant: TypeAlias = Callable[[pytest.MonkeyPatch], None]

@@ -30,7 +30,11 @@ from support.engine import Peer
 from support.queue_world import FILE_BACKED, ONCE, QUEUES, TOPIC, WORK, QueueWorld
 from support.recording import Crash, Event, RecordingDisk, kills, power_cuts
 
-pytestmark = [pytest.mark.row("QB29", "QB31"), pytest.mark.timeout(3600)]
+pytestmark = [
+    pytest.mark.row("QB29", "QB31"),
+    pytest.mark.timeout(3600),
+    pytest.mark.in_parts,
+]
 
 Crashes = Callable[..., Iterator[Crash]]
 PUBLISHER = 7094790850998930143

@@ -21,6 +21,8 @@ from haclient.cli.app import run
 from haclient_fake_server.testing.processes import BrokerProcess
 from support.process import Result, haclient, running_broker, start_haclient
 
+pytestmark = pytest.mark.in_parts
+
 CLOSED = "tcp://127.0.0.1:1/amps/json"
 
 Here: TypeAlias = Callable[..., Result]

@@ -9,6 +9,8 @@ import pytest
 from support.documents import Terminal, steps
 from support.process import LIMIT_S, python_environment
 
+pytestmark = pytest.mark.in_parts
+
 DOCS = Path(__file__).parents[2] / "docs"
 DEMO = "haclient demo"  # the small form has a test in tests/unit/cli/demo
 ELSEWHERE = ("python3 -m venv", ". .venv/bin/activate", "cd ")  # makes the environment

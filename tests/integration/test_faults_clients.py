@@ -26,6 +26,8 @@ from haclient_fake_server.testing.faults import (
 from support.journey import Journey
 from support.process import LIMIT_S
 
+pytestmark = pytest.mark.in_parts
+
 HOWS: tuple[How, ...] = ("reset", "end", "silence")
 
 

@@ -14,6 +14,8 @@ from haclient_fake_server.testing.cluster import Cluster
 from haclient_fake_server.testing.faults import Kill, Restart
 from support.journey import Journey
 
+pytestmark = pytest.mark.in_parts
+
 SMALL = 16 * 1024  # bytes of a segment: a journey of some hundred messages fills several
 
 

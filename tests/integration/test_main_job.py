@@ -26,6 +26,8 @@ from haclient_fake_server.testing.processes import BrokerProcess
 from support.command_line import printed_to_pipe
 from support.process import LIMIT_S, Child, haclient, running_broker, start_haclient
 
+pytestmark = pytest.mark.in_parts
+
 PIPE_BYTES = 8192  # a subscriber runs at most this far ahead of what the test has read
 FIRST = b"the first row of all"
 GIVES_UP = ("--timeout", "8")  # after the death of the broker; before it, something comes sooner

@@ -1,10 +1,10 @@
 """One session of PySpark for all tests of this folder; they are run by `nox -s pyspark`.
 
 A test that needs a JVM uses the fixture `java`, directly or through `spark`, and has the mark `jvm`
-for it; no other test can start one. With `--spark-shard N` the tests that need no JVM run, those
-that are marked `smoke`, and a quarter of the rest (support.spark_shards).
+for it; no other test can start one. With `--part N` the tests that need no JVM run, those that are
+marked `smoke`, and a shard of the rest (support.spark_shards).
 
-    pytest -m pyspark tests/pyspark -n 2 --dist loadfile --no-loadscope-reorder --spark-shard N
+    pytest -m pyspark tests/pyspark -n 2 --dist loadfile --no-loadscope-reorder --part N
 
 Two processes, each with a session of its own: a session alone leaves a processor idle much of the
 time, as JVM and Python take turns. Files stay whole, since their tests share what is built once,
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.process import QUICK_JAVA, QUICK_JVM
-from support.spark_shards import cost_of, files_below, shards_of
+from support.spark_shards import SHARDS, cost_of, files_below, shards_of
 from support.warm_python import warm_python
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         shards_of(files),
         {file: n for n, file in enumerate(sorted(files, key=shortest))},
     )
-    shard = config.getoption("--spark-shard")
+    part = config.getoption("--part")
     kept: list[tuple[int, pytest.Item]] = []
     left_out: list[pytest.Item] = []
     for item in items:
@@ -61,7 +61,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         file = item.path.relative_to(HERE).as_posix()
         mark(item)
         needs_jvm = item.get_closest_marker("jvm") and not item.get_closest_marker("smoke")
-        if shard is not None and needs_jvm and shards[file] != shard:
+        if part is not None and needs_jvm and shards[file] != part % SHARDS:
             left_out.append(item)
         else:
             kept.append((place[file], item))

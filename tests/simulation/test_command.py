@@ -22,7 +22,7 @@ def found_by() -> int:
 
     The one that has done so before, or else another one.
     """
-    plans = (plan_of(seed) for seed in (58, *range(1, 500)))
+    plans = (plan_of(seed) for seed in (31, *range(1, 500)))
     return next(p.seed for p in plans if len(p.script) < 12 and failures_of(p, BUG))
 
 

@@ -37,6 +37,7 @@ def test_a_kept_plan_passes(path: Path) -> None:
     assert failures_of(kept.plan) == ()
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_a_kept_plan_finds_its_bug_again(path: Path) -> None:
     kept = kept_in(path)

@@ -17,6 +17,7 @@ SEEDS = range(1, 31)
 STORIES = range(2, 42, 2)
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize(
     ("name", "found_by"),
     [
@@ -38,6 +39,7 @@ def test_a_planted_bug_is_found(name: str, found_by: int) -> None:
     assert hunt(run, name, (found_by, *SEEDS), enough=1).found
 
 
+@pytest.mark.in_parts
 @pytest.mark.parametrize("name", [name for name, each in MUTATIONS.items() if each.story])
 def test_a_story_finds_the_bug_that_it_is_for(name: str) -> None:
     def run(seed: int, name: str, planted: str) -> tuple[str, ...]:

@@ -4,20 +4,23 @@
 where the environment has CI, makes the run fail when a test was skipped for want of a tool.
 `--full` runs everything at its full length: tests that are marked `full`, and the long form of
 those that ask `is_full`; without it random tests run a third of their examples and seeds.
+`--part N` runs a part of what takes long: N chooses it, which is the hash of a commit in `nox`. It
+is one of `PARTS` of the tests that are marked `in_parts`, and one of the shards of PySpark.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from support.lengths import load_profile
 from support.rows import read_rows, row_index
-from support.spark_shards import SHARDS
 from support.waits import write_longest_waits
 
 __all__ = [
@@ -30,6 +33,9 @@ __all__ = [
     "pytest_sessionfinish",
     "pytest_terminal_summary",
 ]
+
+PARTS: Final = 3
+"""How many parts the tests that are marked `in_parts` have."""
 
 # A skip that begins so is a property of the platform. Every other one hides a missing tool.
 ALLOWED_SKIP = "not applicable:"
@@ -50,10 +56,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--full", action="store_true", help="run every test, and each at its full length"
     )
     group.addoption(
-        "--spark-shard",
+        "--part",
         type=int,
-        choices=range(SHARDS),
-        help="of the tests that start a JVM, run the smoke tests and this shard; by default all",
+        help="of what takes long run the part that this number chooses; by default all of it",
     )
     group.addoption(
         "--store-steps",
@@ -78,13 +83,27 @@ def full_length(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `--full` runs; the index of rows has it nevertheless."""
+    """Leave out what only `--full` runs, and other parts; the index of rows has them all."""
     if is_full(config) or config.getoption("--rows"):
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    part = config.getoption("--part")
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        is_left_out = item.get_closest_marker("full") or (
+            part is not None
+            and item.get_closest_marker("in_parts")
+            and part_of(item.nodeid) != part % PARTS
+        )
+        (left_out if is_left_out else kept).append(item)
+    items[:] = kept
     if left_out:
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=left_out)
+
+
+def part_of(nodeid: str) -> int:
+    """The part of a test: it depends on its name alone, so that other tests do not move it."""
+    return zlib.crc32(nodeid.encode()) % PARTS
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,8 +1,8 @@
 """Which tests of PySpark a change runs, and in which order.
 
 A change runs every test that needs no JVM, those that are marked `smoke` (a path through each of
-source, stream, sink and job), and one of four shards of the others. The hash of the commit chooses
-the shard, so that a few changes run everything.
+source, stream, sink and job), and one of some shards of the others. The hash of the commit chooses
+the shard (`--part`), so that a few changes run everything.
 
 A test needs a JVM if it uses the fixture `java`, which the session of PySpark and everything else
 that starts a JVM asks for. Whole files are in a shard, since their tests share what is built once.
@@ -16,7 +16,7 @@ from typing import Final
 
 __all__ = ["COST_S", "SHARDS", "cost_of", "files_below", "shards_of"]
 
-SHARDS: Final = 4
+SHARDS: Final = 6
 
 COST_S: Final[Mapping[str, int]] = {
     "cluster/test_exactly_once.py": 105,
