@@ -103,6 +103,7 @@ class Session:
         self._sending = memoryview(b"")
         self._woken = trio.Event()
         self._drained = trio.Event()
+        self._made_bytes = 0  # by commands in steps, since little was unsent
         self._scope = trio.CancelScope()
         self._part = ALL_AT_ONCE
         self._is_long = False
@@ -311,18 +312,16 @@ class Session:
         no more, must not wait until it has read everything. What they make unsent themselves, such
         as the out-of-focus messages of a delete, goes at its pace.
         """
-        made_bytes = 0
         while not self.reason and self._hub.is_busy(self):
-            async with self._hub.turn:
-                unsent_bytes = self.unsent_bytes
-                self._hub.go_on(self)
-                made_bytes += max(self.unsent_bytes - unsent_bytes, 0)
-                await trio.lowlevel.checkpoint()
-            if made_bytes > self._config.high_water_bytes:
-                made_bytes = 0
+            if self._made_bytes > self._config.high_water_bytes:
                 while self.unsent_bytes >= self._config.low_water_bytes:
                     self._drained = trio.Event()
                     await self._drained.wait()
+            async with self._hub.turn:
+                unsent_bytes = self.unsent_bytes
+                self._hub.go_on(self)
+                self._made_bytes += max(self.unsent_bytes - unsent_bytes, 0)
+                await trio.lowlevel.checkpoint()
 
     async def _read_first(self, frames: FrameReader) -> None:
         """See by its first byte what a client begins with: HTTP, zlib, or at once with a frame."""
@@ -381,6 +380,7 @@ class Session:
         self._sending = self._sending[count:]
         self.unsent_bytes -= count
         if self.unsent_bytes < self._config.low_water_bytes:
+            self._made_bytes = 0
             self._drained.set()
         self._hub.sent()
         await trio.lowlevel.checkpoint()

@@ -22,7 +22,7 @@ from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.journal import Cursor
 from haclient_fake_server.engine.pace import ReplayPace
-from haclient_fake_server.engine.patterns import TopicMatcher
+from haclient_fake_server.engine.patterns import Compared, TopicMatcher
 from haclient_fake_server.engine.publishers import KnownPublisher
 from haclient_fake_server.engine.timers import NEVER
 from haclient_fake_server.journal.format import Record
@@ -61,6 +61,7 @@ class Connection:
         queries: Commands that are not carried out to their end yet, the oldest first.
         blocking: A command that is not carried out to its end yet; its others wait for it.
         deferred: The commands that wait, for that or for their turn.
+        compared: How far the topic of the first of them, a publish, was compared with patterns.
         ack_interval_s: How long persisted acks are collected.
         ack_is_scheduled: Whether a publish has requested an ack that was not sent yet.
         beat_interval_s: 0 while no heartbeat was started.
@@ -88,6 +89,7 @@ class Connection:
         "choked",
         "closing",
         "commands",
+        "compared",
         "consumers",
         "deferred",
         "early",
@@ -142,6 +144,7 @@ class Connection:
         self.queries: deque[LongCommand] = deque()
         self.blocking: LongCommand | None = None
         self.deferred: list[Message] = []
+        self.compared: Compared | None = None
         self.subscription_queries = 0
         self.ack_interval_s = 0.0
         self.ack_is_scheduled = False

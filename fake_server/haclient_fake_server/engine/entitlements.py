@@ -27,6 +27,9 @@ from haclient_fake_server.engine.settings import EVERY_USER, Entitlement
 MAX_REMEMBERED: Final = 65_536
 """Topics whose verdicts are cached for one user, whose connections share them: some 10 MB."""
 
+MAX_REMEMBERED_CHARACTERS: Final = 255
+"""Longer ones are judged each time: a publish may name one of any length before it is refused."""
+
 
 class _Verdict(NamedTuple):
     """The part of a topic that is allowed: the messages that a filter matches, or all of them."""
@@ -108,15 +111,19 @@ class Access:
             raise Refused(Reason.NOT_ENTITLED, detail)
 
     def _verdict(self, topic: str) -> _Verdict | None:
+        if len(topic) > MAX_REMEMBERED_CHARACTERS:
+            return self._judge(topic)
         if topic not in self._verdicts:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
                 self._by_texts.clear()
-            texts = tuple(text for matcher, text in self._grants if matcher.matches(topic))
-            self._verdicts[topic] = self._verdict_of(texts) if texts else None
+            self._verdicts[topic] = self._judge(topic)
         return self._verdicts[topic]
 
-    def _verdict_of(self, texts: tuple[str, ...]) -> _Verdict:
+    def _judge(self, topic: str) -> _Verdict | None:
+        texts = tuple(text for matcher, text in self._grants if matcher.matches(topic))
+        if not texts:
+            return None
         found = self._by_texts.get(texts)
         if found is None:
             found = _Verdict()

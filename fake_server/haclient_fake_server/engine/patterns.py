@@ -207,3 +207,22 @@ def _pattern(text: str, *, non_regex_topic: bool) -> Search | None:
         return compile_search(text)
     except PatternError as error:
         raise TopicPatternError(text, str(error)) from error
+
+
+class Compared:
+    """What the patterns of subscriptions are to one topic.
+
+    Attributes:
+        topic: The topic.
+        newest: The number of the last pattern that was tried.
+        matching: The numbers of those that match; some may have no subscription any more.
+        size: What it counts towards the limit of all of them.
+    """
+
+    __slots__ = ("matching", "newest", "size", "topic")
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.newest = 0
+        self.size = 0
+        self.matching: list[int] = []

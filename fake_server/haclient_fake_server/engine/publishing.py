@@ -135,7 +135,10 @@ class Publishing:
             if is_queue or _problem(message) or not self.routes.has_room_for(topic):
                 return True
             route = table.route(topic)
-        return route.plan is not None or table.try_patterns(route.topic, checks)
+        begun, connection.compared = connection.compared, None
+        if route.plan is None:
+            connection.compared = table.try_patterns(route.topic, begun, checks)
+        return connection.compared is None
 
     def _conflate(
         self, route: Route, publisher: KnownPublisher, sequence: int, message: Message

@@ -29,7 +29,7 @@ from haclient_fake_server.engine.connections import (
 from haclient_fake_server.engine.field_selection import FieldSelection
 from haclient_fake_server.engine.filters import Document, Filter, compile_filter
 from haclient_fake_server.engine.journal import Block, JournalReader
-from haclient_fake_server.engine.patterns import TopicMatcher, to_bytes
+from haclient_fake_server.engine.patterns import Compared, TopicMatcher, to_bytes
 from haclient_fake_server.engine.queues.queue import Queue
 from haclient_fake_server.engine.queues.registry import QueueRegistry
 from haclient_fake_server.engine.settings import TOPIC_BYTES, EngineSettings
@@ -288,21 +288,6 @@ def _number(subscription: Subscription) -> int:
     return subscription.number
 
 
-class _Known:
-    """What the patterns of subscriptions are to one topic.
-
-    Attributes:
-        newest: The number of the last pattern that was tried.
-        matching: The numbers of those that match; some may have no subscription any more.
-    """
-
-    __slots__ = ("matching", "newest")
-
-    def __init__(self) -> None:
-        self.newest = 0
-        self.matching: list[int] = []
-
-
 class RouteTable:
     """The topics of one message type and the live subscriptions to them.
 
@@ -328,7 +313,7 @@ class RouteTable:
         self._patterns: dict[int, dict[int, Subscription]] = {}
         self._pattern_numbers: dict[Hashable, int] = {}
         self._last_pattern = 0
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, Compared] = {}
         self._known_members = 0
         self._planned: dict[tuple[str, bool], Route] = {}
         self._planned_members = 0
@@ -381,47 +366,58 @@ class RouteTable:
         """How many patterns subscriptions have."""
         return len(self._patterns)
 
-    def try_patterns(self, topic: str, checks: int) -> bool:
+    def try_patterns(self, topic: str, begun: Compared | None, checks: int) -> Compared | None:
         """Compare a topic with the patterns that are new to it, the oldest of them first.
+
+        What is not complete is kept by who has asked, and not here: what others ask meanwhile must
+        not make it begin again.
 
         Args:
             topic: The topic.
+            begun: What the last call has returned, perhaps for another topic.
             checks: The most comparisons.
 
         Returns:
-            Whether no pattern is new to it any more.
+            What is to be continued; `None` if no pattern is new to the topic any more.
         """
-        known = self._known.get(topic)
-        if known is None:
-            # Here, too: a publish that is refused after this has no plan made.
-            self._limit_known()
-            known = self._known[topic] = _Known()
-            self._known_members += 1
+        if begun is not None and begun.topic == topic:
+            known = begun
+        else:
+            known = self._known.get(topic) or Compared(topic)
         new = list(takewhile(known.newest.__lt__, reversed(self._patterns)))
         tried = new[-checks:]
         for number in tried:
             self.pattern_checks += 1
             if next(iter(self._patterns[number].values())).matcher.matches(topic):
                 known.matching.append(number)
-                self._known_members += 1
         if tried:
             known.newest = tried[0]
-        return len(tried) == len(new)
+        if len(tried) < len(new):
+            return known
+        if tried or topic not in self._known:
+            self._remember(known)
+        return None
 
     def _patterns_of(self, topic: str) -> Iterator[dict[int, Subscription]]:
         """The subscriptions by patterns that match a topic: one search for each new pattern."""
         if not self._patterns:
             return iter(())
-        self.try_patterns(topic, len(self._patterns))
+        self.try_patterns(topic, None, len(self._patterns))
         known = self._known[topic]
         known.matching = [number for number in known.matching if number in self._patterns]
-        self._limit_known()
         return (self._patterns[number] for number in known.matching)
 
-    def _limit_known(self) -> None:
+    def _remember(self, known: Compared) -> None:
+        """Keep what is complete, in place of all others if these are too many."""
+        before = self._known.get(known.topic)
+        if before is not None:
+            self._known_members -= before.size
+        known.size = 1 + len(known.matching)
+        self._known_members += known.size
         if self._known_members > MAX_PLANNED_MEMBERS:
             self._known.clear()
-            self._known_members = 0
+            self._known_members = known.size
+        self._known[known.topic] = known
 
     def enter(self, subscription: Subscription) -> None:
         """A subscription is live, or waits at the end of the log."""

@@ -451,10 +451,8 @@ class Queries:
             return
         searches = [Search(topic, query) for topic, query in queries]
         if self._takes_steps(searches):
-            steps = self._delete_in_steps(connection, message, searches)
-            if next(steps, self) is not self:
-                connection.blocking = steps
-                self.outbox.wake(connection)
+            connection.blocking = self._delete_in_steps(connection, message, searches)
+            self.outbox.wake(connection)  # its first step has its turn, too
             return
         found = [(topic, topic.query(query)) for topic, query in queries]
         self.log.note_seen(connection.publisher, message.sequence or 0)

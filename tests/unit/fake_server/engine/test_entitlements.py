@@ -291,3 +291,14 @@ def test_filters_are_compiled_once_for_all_topics_of_a_user() -> None:
     access = Rights("eve", [Entitlement("eve", "all", "^work", "/id = 3")]).publishing
     filters = {access.with_filter(f"work-{each}", "", None)[1] for each in range(5000)}
     assert len(filters) == 1
+
+
+def test_of_long_topics_nothing_is_remembered(world: World) -> None:
+    """A publish asks for its topic before anything looks at its length."""
+    ann = user(world, "ann")
+    topic = "x" * 1_000_000
+    assert reason(ann, b"{}", c="publish", t=topic) == REFUSED
+    access = world.engine._connections[ann.number].publishing
+    assert access is not None
+    assert topic not in access._verdicts
+    assert not access.is_granted(topic)

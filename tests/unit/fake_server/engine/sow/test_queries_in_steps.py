@@ -252,6 +252,7 @@ def test_a_delete_in_steps_deletes_all_and_answers_once() -> None:
     publisher.send(c="sow_delete", cid="d", t="orders", filter="/id > 0", a=ALL, s=6)
     assert publisher.take() == []
     step(world, publisher)
+    step(world, publisher)
     query = world.client("other")
     query.send(c="sow", cid="1", t="orders")
     assert len(bodies(query.take())) < 5  # others are served meanwhile
@@ -315,6 +316,7 @@ def test_a_delete_that_was_cut_is_sent_again_and_carried_out_to_its_end() -> Non
         "s": 5,
     }
     publisher.send(**delete)
+    step(world, publisher)
     publisher.close()
     world.restart()
     again = world.client("pubber")
@@ -554,6 +556,27 @@ def test_refused_publishes_beside_many_patterns_do_not_fill_the_memory(
     assert {each.status for each in publisher.acks()} == {"failure"}
     known = world.engine._routes["json"]._known.values()
     assert sum(1 + len(each.matching) for each in known) <= 15
+
+
+def test_new_topics_that_are_compared_in_turns_do_not_forget_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Together they match more patterns than are kept; each began again before its next turn."""
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 1)
+    monkeypatch.setattr("haclient_fake_server.engine.routes.MAX_PLANNED_MEMBERS", 10)
+    world = World()
+    subscriber = world.client("subscriber")
+    for number in range(4):
+        subscriber.subscribe(f"{number}", t=f"^k|{number}$")
+    publishers = [paused(world, f"publisher-{number}") for number in range(9)]
+    for number, each in enumerate(publishers):
+        each.publish(1, b"%d" % number, t=f"k{number}")
+    for _ in range(4):
+        for each in publishers:
+            step(world, each)
+    assert {each.data for each in subscriber.take() if each.kind == "p"} == {
+        b"%d" % number for number in range(9)
+    }
 
 
 @pytest.mark.parametrize("topic", ["orders", "plain"])
