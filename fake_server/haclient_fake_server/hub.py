@@ -360,7 +360,7 @@ class Hub:
         return self._engine.is_known(session.number)
 
     def is_busy(self, session: SessionLike) -> bool:
-        """Whether a connection is not to be read from for now; until `pump` was called for it."""
+        """Whether a connection is not to be read from for now: commands of it wait (`go_on`)."""
         return self._engine.is_busy(session.number)
 
     def has_long_commands(self, session: SessionLike) -> bool:

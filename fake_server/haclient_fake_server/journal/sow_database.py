@@ -245,6 +245,10 @@ class SowDatabase:
         place = LogPlace(int(start_id, 16), Cursor(segment, offset), block, header, next_position)
         if problem := place_problem(self._journal, place):
             raise _Unfit(problem)
+        # Each record has its checksum, but a page may lack some, or the index may name others.
+        (found,) = database.execute("pragma integrity_check(1)").fetchone()
+        if found != "ok":
+            raise _Unfit(" ".join(found.split()))
         stored = [text for (text,) in database.execute("select text from layouts")]
         layouts = [SowLayout.parse(text) for text in stored]
 
@@ -262,10 +266,6 @@ class SowDatabase:
                 # Until all is written under it, a topic counts only if it is the same under each.
                 database.execute("insert into layouts values (?)", (self._layout.text,))
         records = list(_records(database))
-        if database.execute("pragma integrity_check(1)").fetchone() != ("ok",):
-            # Each record has its checksum, the index by which it is found has none.
-            _log.warning("%s: its index is damaged, and made anew", self._path)
-            database.execute("reindex")
         if stored == [self._layout.text]:  # else the log alone may have some of the records
             self._place = place
         return SavedRecords(place.end, next_position, has, records)

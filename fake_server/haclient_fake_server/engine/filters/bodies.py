@@ -56,7 +56,6 @@ _FIX: Final = FixCodec()
 _NVFIX: Final = NvfixCodec()
 
 
-@lru_cache(maxsize=64)
 @lru_cache(maxsize=64)  # asked for each message, of the few types that there are
 def parser_of(message_type: str) -> Parser:
     """The parser of a message type, which returns `None` for a damaged body."""
