@@ -30,6 +30,9 @@ MAX_REMEMBERED: Final = 65_536
 MAX_REMEMBERED_CHARACTERS: Final = 255
 """Longer ones are judged each time: a publish may name one of any length before it is refused."""
 
+MAX_COMBINATIONS: Final = 1000
+"""Combinations of grants with filters that are cached: twenty grants may have a million."""
+
 
 class _Verdict(NamedTuple):
     """The part of a topic that is allowed: the messages that a filter matches, or all of them."""
@@ -49,8 +52,9 @@ class Access:
     def __init__(self, what: str, entitlements: Iterable[Entitlement]) -> None:
         self._what = what
         self._grants = [(TopicMatcher(each.topic), each.filter) for each in entitlements]
+        self._filters = {text: compile_filter(text) for _, text in self._grants if text}
         self._verdicts: dict[str, _Verdict | None] = {}
-        self._by_texts: dict[tuple[str, ...], _Verdict] = {}  # filters are compiled once
+        self._by_texts: dict[tuple[str, ...], _Verdict] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -116,7 +120,6 @@ class Access:
         if topic not in self._verdicts:
             if len(self._verdicts) >= MAX_REMEMBERED:
                 self._verdicts.clear()
-                self._by_texts.clear()
             self._verdicts[topic] = self._judge(topic)
         return self._verdicts[topic]
 
@@ -130,7 +133,9 @@ class Access:
             if all(texts):
                 text = " OR ".join(f"({each})" for each in texts)
                 # Not compiled as one: it may be too long, and NULL OR true is NULL.
-                found = _Verdict(text, _any_of([compile_filter(each) for each in texts]))
+                found = _Verdict(text, _any_of([self._filters[each] for each in texts]))
+            if len(self._by_texts) >= MAX_COMBINATIONS:
+                self._by_texts.clear()
             self._by_texts[texts] = found
         return found
 

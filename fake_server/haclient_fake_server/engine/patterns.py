@@ -219,7 +219,7 @@ class Compared:
         size: What it counts towards the limit of all of them.
     """
 
-    __slots__ = ("matching", "newest", "size", "topic")
+    __slots__ = ("__weakref__", "matching", "newest", "size", "topic")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic

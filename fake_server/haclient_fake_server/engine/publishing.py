@@ -135,9 +135,7 @@ class Publishing:
             if is_queue or _problem(message) or not self.routes.has_room_for(topic):
                 return True
             route = table.route(topic)
-        begun, connection.compared = connection.compared, None
-        if route.plan is None:
-            connection.compared = table.try_patterns(route.topic, begun, checks)
+        connection.compared = None if route.plan else table.try_patterns(route.topic, checks)
         return connection.compared is None
 
     def _conflate(

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from itertools import takewhile
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from haclient.protocol.codec import encode_string
 from haclient_fake_server.engine.connections import (
@@ -314,6 +315,8 @@ class RouteTable:
         self._pattern_numbers: dict[Hashable, int] = {}
         self._last_pattern = 0
         self._known: dict[str, Compared] = {}
+        # By topic; kept by those who wait for it.
+        self._begun: WeakValueDictionary[str, Compared] = WeakValueDictionary()
         self._known_members = 0
         self._planned: dict[tuple[str, bool], Route] = {}
         self._planned_members = 0
@@ -366,24 +369,20 @@ class RouteTable:
         """How many patterns subscriptions have."""
         return len(self._patterns)
 
-    def try_patterns(self, topic: str, begun: Compared | None, checks: int) -> Compared | None:
+    def try_patterns(self, topic: str, checks: int) -> Compared | None:
         """Compare a topic with the patterns that are new to it, the oldest of them first.
 
-        What is not complete is kept by who has asked, and not here: what others ask meanwhile must
-        not make it begin again.
+        What is not complete is kept by those who have asked, and goes on with whoever asks next:
+        what others ask meanwhile must not make it begin again.
 
         Args:
             topic: The topic.
-            begun: What the last call has returned, perhaps for another topic.
             checks: The most comparisons.
 
         Returns:
-            What is to be continued; `None` if no pattern is new to the topic any more.
+            What to keep until the next call; `None` if no pattern is new to the topic any more.
         """
-        if begun is not None and begun.topic == topic:
-            known = begun
-        else:
-            known = self._known.get(topic) or Compared(topic)
+        known = self._known.get(topic) or self._begun.get(topic) or Compared(topic)
         new = list(takewhile(known.newest.__lt__, reversed(self._patterns)))
         tried = new[-checks:]
         for number in tried:
@@ -393,6 +392,9 @@ class RouteTable:
         if tried:
             known.newest = tried[0]
         if len(tried) < len(new):
+            if self._known.pop(topic, None) is not None:
+                self._known_members -= known.size
+            self._begun[topic] = known
             return known
         if tried or topic not in self._known:
             self._remember(known)
@@ -402,7 +404,7 @@ class RouteTable:
         """The subscriptions by patterns that match a topic: one search for each new pattern."""
         if not self._patterns:
             return iter(())
-        self.try_patterns(topic, None, len(self._patterns))
+        self.try_patterns(topic, len(self._patterns))
         known = self._known[topic]
         known.matching = [number for number in known.matching if number in self._patterns]
         return (self._patterns[number] for number in known.matching)

@@ -8,6 +8,7 @@ import pytest
 from haclient.errors import UsageError
 from haclient_fake_server.config import entitlement_argument, parse_entitlement
 from haclient_fake_server.engine.entitlements import Rights
+from haclient_fake_server.engine.filters import Document
 from haclient_fake_server.engine.settings import EngineSettings, Entitlement, QueueTopic, SowTopic
 from support.engine import Peer, World
 
@@ -302,3 +303,17 @@ def test_of_long_topics_nothing_is_remembered(world: World) -> None:
     assert access is not None
     assert topic not in access._verdicts
     assert not access.is_granted(topic)
+
+
+def test_combinations_of_grants_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic may match any of them: twenty grants have a million."""
+    monkeypatch.setattr("haclient_fake_server.engine.entitlements.MAX_COMBINATIONS", 50)
+    grants = [Entitlement("ann", "all", f"{each}.*", f"/v = '{each}'") for each in "abcdefgh"]
+    access = Rights("ann", grants).publishing
+    for number in range(1, 256):
+        letters = "".join(each for at, each in enumerate("abcdefgh") if number >> at & 1)
+        _, allowed = access.with_filter(letters + "x" * 300, "", None)
+        assert allowed is not None
+        assert allowed(Document(b'{"v":"%s"}' % letters[-1:].encode()))
+        assert not allowed(Document(b'{"v":"i"}'))
+    assert len(access._by_texts) <= 50

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from haclient.protocol.codec import encode_frame
 from haclient.protocol.messages import Message
 from haclient_fake_server.engine.journal import records_of
+from haclient_fake_server.engine.patterns import TopicMatcher
 from haclient_fake_server.engine.requests import MAX_PENDING_COMMANDS
 from haclient_fake_server.engine.settings import TOPIC_BYTES, LogTopic, QueueTopic, SowTopic
 from haclient_fake_server.journal.format import RecordCommand
@@ -577,6 +578,32 @@ def test_new_topics_that_are_compared_in_turns_do_not_forget_each_other(
     assert {each.data for each in subscriber.take() if each.kind == "p"} == {
         b"%d" % number for number in range(9)
     }
+
+
+def test_a_new_topic_of_many_publishers_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the work grows with the publishers, as after each start of the broker."""
+    monkeypatch.setattr("haclient_fake_server.engine.broker.MAX_PATTERN_CHECKS", 3)
+    world, compared = World(), 0
+    matches = TopicMatcher.matches
+
+    def counted(self: TopicMatcher, topic: str) -> bool:
+        nonlocal compared
+        compared += topic == "new"
+        return matches(self, topic)
+
+    subscriber = world.client("subscriber")
+    for number in range(10):
+        subscriber.subscribe(f"{number}", t=f"^new|{number}$")
+    publishers = [paused(world, f"publisher-{number}") for number in range(9)]
+    monkeypatch.setattr(TopicMatcher, "matches", counted)
+    for each in publishers:
+        each.publish(1, b"x", t="new")
+        if each is publishers[0]:
+            each.close()  # what it has done is done again
+    for each in publishers[1:]:
+        finish(world, each)
+    assert len(subscriber.bodies()) == 8
+    assert compared <= 10 + 3 + 2  # the routes look at it, too
 
 
 @pytest.mark.parametrize("topic", ["orders", "plain"])
