@@ -427,7 +427,11 @@ class AdminServer:
         Raises:
             OSError: The address cannot be used for listening.
         """
-        self._listeners = await trio.open_tcp_listeners(port, host=host)
+        try:
+            self._listeners = await trio.open_tcp_listeners(port, host=host)
+        except OSError as error:
+            reason = f"cannot listen: {error.strerror or error}"
+            raise OSError(error.errno, reason, f"http://{host}:{port}") from error
         bound = self._listeners[0].socket.getsockname()[1]
         self.uri = f"http://[{host}]:{bound}" if ":" in host else f"http://{host}:{bound}"
 

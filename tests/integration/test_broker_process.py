@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import socket
 import sys
 from pathlib import Path
 
@@ -109,6 +110,17 @@ def test_a_journal_that_is_none_is_refused_in_one_line(
 def test_an_address_in_use_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["broker", "run", "--listen", "nonsense"]) == 2
     assert "wanted tcp://HOST:PORT" in capsys.readouterr().err
+
+
+def test_an_address_of_the_admin_interface_in_use_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ["--listen", "tcp://127.0.0.1:0", "--admin", address]
+        assert run(["broker", "run", *options]) == 1
+    told = capsys.readouterr().err
+    assert f"http://{address}: cannot listen: Address already in use" in told
 
 
 async def test_only_chosen_topics_are_logged() -> None:

@@ -28,6 +28,7 @@ from haclient_fake_server.engine.guards import Guard
 from haclient_fake_server.engine.journal import Block
 from haclient_fake_server.engine.queues.points import QueuePoint
 from haclient_fake_server.engine.replication.durability import Durability, ReplicationProgress
+from haclient_stores.errors import StoreError
 
 MAX_COMMANDS_REPORTED: Final = 20
 """Refusals and the like of one batch that the log describes: a client in a loop must not fill the
@@ -233,10 +234,13 @@ class Outbox:
         self._events.append(Event(severity, text))
 
     def report_fault(self, what: str, error: Exception) -> None:
-        """Count a fault, and log it with its traceback."""
+        """Count a fault, and log it: one of a disk in a line, every other with its traceback."""
         self.faults += 1
-        told = "".join(traceback.format_exception(error)).rstrip()
-        self.report(Severity.ERROR, f"{what}: internal error\n{told}")
+        if isinstance(error, StoreError):
+            told = f": {error}"
+        else:
+            told = "\n" + "".join(traceback.format_exception(error)).rstrip()
+        self.report(Severity.ERROR, f"{what}: internal error{told}")
 
     def report_refusal(
         self, connection: Connection, message: Message, reason: str, detail: str

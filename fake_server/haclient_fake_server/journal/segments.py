@@ -247,6 +247,7 @@ class _Recovery:
             range(numbers[0], 1 + numbers[-1]) if numbers else (), numbers, strict=False
         ):
             if wanted != found:
+                self._check_archive(found)
                 raise StoreCorrupt(
                     self._path(wanted),
                     0,
@@ -255,9 +256,9 @@ class _Recovery:
         return numbers
 
     def _check_archive(self, first: int | None) -> None:
-        """Refuse a log whose first segments are in an archive that is not there.
+        """Refuse a log whose segments before one are in an archive that is not there.
 
-        Without them, what a state of the world has from them would be lost.
+        Without the first ones, what a state of the world has from them would be lost.
         """
         manifest = self._manifest(first - 1) if first is not None and first > 1 else None
         if manifest is not None and manifest.archived:

@@ -60,7 +60,8 @@ async def _query(request: _DepthRequest) -> ServerQueues:
             if found is None:
                 raise HAClientError(
                     "this server has no statistics of its queues, as the reference broker of "
-                    "haclient has; `haclient queue browse` prints the messages of any queue"
+                    "haclient has, or the user may not read /HACLIENT/queues; "
+                    "`haclient queue browse` prints the messages of any queue"
                 )
             return found if request.name is None else found.select(request.name)
     raise TimedOut(f"the query of the queues took longer than {limit_s:g} s")

@@ -105,6 +105,14 @@ def test_an_archived_file_that_is_missing_is_away_and_was_not_removed(tmp_path: 
     journal.close()
 
 
+def test_a_start_without_the_archive_names_it_and_not_a_missing_file(tmp_path: Path) -> None:
+    journal = filled(tmp_path)
+    copy(journal, 2, compress=False)
+    journal.close()
+    with pytest.raises(StoreError, match=r"00002 was archived.* as --archive \(archive_dir\)$"):
+        opened(tmp_path, archive=False)
+
+
 @pytest.mark.row("TL9")
 @pytest.mark.parametrize("archived_first", [True, False])
 def test_a_compressed_segment_is_replayed_and_any_program_can_read_it(
