@@ -99,10 +99,6 @@ class Logons:
             detail = f"{quoted(name)} belongs to user {whose}"
             self._refuse(connection, message, Reason.NAME_IN_USE, "name in use", detail)
             return
-        if holder is not None and holder.id > connection.id:  # its logon was read first
-            detail = f"{quoted(name)} has a newer connection"
-            self._refuse(connection, message, Reason.NAME_IN_USE, "name in use", detail)
-            return
         if holder is not None:
             self.outbox.send(holder, name_in_use_ack(name))
             self.outbox.close(holder, "name in use")

@@ -172,19 +172,6 @@ def test_without_a_transaction_log_names_are_not_looked_at() -> None:
     assert not new.closed
 
 
-@pytest.mark.row("ID5")
-def test_the_older_connection_ends_also_where_its_logon_comes_last() -> None:
-    """A client was stopped in its logon, and started again while the broker read nothing."""
-    world = World()
-    old, new = world.connect(), world.connect()
-    new.send(**logon(user_id="ann"))
-    old.send(**logon(user_id="ann"))
-    (ack,) = old.take()
-    assert (ack.status, ack.reason, old.closed) == ("failure", "name in use", "name in use")
-    assert [ack.status for ack in new.take()] == ["success"]
-    assert not new.closed
-
-
 def test_a_displaced_connection_takes_nothing_from_the_new_one_when_it_ends() -> None:
     world = World()
     world.client("pubber")
